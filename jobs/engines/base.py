@@ -1,0 +1,119 @@
+"""Owns the port that an engine adapter fills, and the facts that cross it. Does not own processes, HTTP or any engine.
+
+An adapter is pure but for the calls that take an `Endpoint`. An engine is never imported: it is a child process in its own
+interpreter or image, spoken to over loopback HTTP with prompts as token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobs.spec import Deployment, Sampling
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an engine is started: what the node decides, not the deployment."""
+
+    port: int
+    nonce: str  # the served model's name: proves that it is our engine that answers
+    model_dir: Path  # the target as a local folder
+    draft_dir: Path | None  # the draft model as a local folder, where the method has one
+    scratch: Path  # a folder that goes with the session
+    gpus: tuple[str, ...] = ()  # the devices that are ours
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start an engine. `env` is added to a minimal environment, nothing is ever given to a shell."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    health_path: str = "/health"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a started engine answers."""
+
+    host: str
+    port: int
+    model: str  # the name under which it serves: the session's nonce
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What a started engine tells of itself. None = it does not tell."""
+
+    version: str
+    effective_config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # libraries in its environment
+    weights_bytes: int | None = None
+    draft_weights_bytes: int | None = None
+    kv_capacity_tokens: int | None = None
+    peak_memory_bytes: int | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One turn as the engine gets it."""
+
+    prompt_ids: Sequence[int]
+    output_limit: int
+    sampling: Sampling
+    ignore_eos: bool = False
+    seed: int = 0
+    category: str = ""  # only the simulated engine looks at it
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the events of one stream say. `chunk_tokens[i]` belongs to event `chunk_events[i]` (index into the events)."""
+
+    chunk_events: Sequence[int] = ()
+    chunk_tokens: Sequence[int] = ()
+    output_ids: Sequence[int] = ()
+    step_drafted: Sequence[int] = ()
+    step_accepted: Sequence[int] = ()
+    first_step_is_prefill: bool = False
+    last_step_is_cut: bool = False
+    engine_al: float | None = None
+    finish_reason: str = ""
+    error: str = ""  # what was wrong with the stream, in one line; "" = whole
+
+
+class Dialect(Protocol):
+    """How an engine family is spoken to: two pure functions."""
+
+    def request(self, ask: Ask, endpoint: Endpoint) -> bytes:
+        """The whole HTTP/1.1 request (head and body), ready for the socket; keep-alive."""
+
+    def answer(self, events: Sequence[bytes]) -> Answer:
+        """What the payloads of the server-sent events (without `data: `) of one whole stream say. Never raises."""
+
+
+class Engine(Protocol):
+    """One engine family."""
+
+    name: str
+    dialect: Dialect
+
+    def check(self, deployment: Deployment) -> None:
+        """Raise `Unsupported` for what this engine cannot do, at plan time, naming the engines that can."""
+
+    def launch(self, deployment: Deployment, site: Site) -> Launch:
+        """The command line and environment of this deployment. Pure."""
+
+    def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
+        """Ask the running engine for its facts; raise `WrongEngine` when it is not ours or does not speculate as asked."""
+
+    def counters(self, endpoint: Endpoint) -> dict[str, float]:
+        """Raw counters, cumulative since start: `drafts, draft_tokens, accepted_tokens, accepted_at_0..k-1, output_tokens`."""
+
+    def reset(self, endpoint: Endpoint) -> bool | None:
+        """Empty the caches between cells. False = could not; None = the engine has none that outlive a request."""

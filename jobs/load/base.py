@@ -1,0 +1,52 @@
+"""Owns what the driver of a cell is given and what it gives back. Does not own sockets, prompts or rows of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jobs.engines.base import Dialect, Endpoint
+from jobs.spec import Cell
+from jobs.workloads.base import Conversation
+from storage.rows import RequestRow
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a cell is. `tokens_per_s` is an estimate over the last second or so, for the live view only."""
+
+    done: int
+    total: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What to send for one cell."""
+
+    cell: Cell
+    attempt: int
+    conversations: Sequence[Conversation]
+    endpoint: Endpoint
+    dialect: Dialect
+    on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was seen: one row a turn that was sent, and the client's confession (fields as in `CellRow`)."""
+
+    requests: Sequence[RequestRow]
+    duration_ns: int
+    clock: str
+    clock_stepped: bool
+    late_send_ns: Sequence[int]
+    merged_reads: int
+    loop_lag_ns_max: int
+    client_cpu_share: float
+
+
+# `jobs/load/drive.py` has the one entry point:
+#     def drive(traffic: Traffic) -> Measured
+# It blocks until every conversation has ended, failed, or run into a limit. It raises `CellTimedOut` only; the failure of a
+# request is a row.

@@ -1,0 +1,219 @@
+"""Owns the vocabulary: what a cell is, what a deployment is, and what identifies them.
+
+Does not own defaults of a site (conf/), the expansion of a grid, or how anything runs. The config dataclasses are plain,
+not frozen: Hydra cannot compose frozen ones. Treat them as values all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+NOT_IN_ID = {"in_id": False}
+"""Metadata of a field that changes where or how patiently something runs, not what is measured."""
+
+
+@dataclass
+class Model:
+    """The target model. `path` is a local folder, a hub id, or `package:NAME/FILE.gguf` (a file inside a Python package)."""
+
+    name: str = field(default="", metadata=NOT_IN_ID)
+    path: str = ""
+    revision: str = ""
+
+
+DRAFT_FIELDS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "ngram": ("k", "ngram_max", "ngram_min"),
+    "draft_model": ("k", "model", "revision", "tp", "schedule", "confidence_threshold"),
+    "early_exit": ("k", "exit_layer", "schedule", "confidence_threshold"),
+}
+"""method → the fields of `Draft` that mean something for it (besides `method` and `args`). Others are normalised away."""
+
+
+@dataclass
+class Draft:
+    """How tokens are drafted: method + draft model + draft length `k` + draft TP."""
+
+    name: str = field(default="", metadata=NOT_IN_ID)
+    method: str = "none"
+    k: int = 0  # draft tokens a step, at most
+    model: str = ""  # path of the draft model, as `Model.path`
+    revision: str = ""
+    tp: int = 0  # GPUs of the draft; 0 = as the target
+    schedule: str = "constant"  # constant | heuristic | heuristic_transient
+    confidence_threshold: float = 0.0  # stop drafting below this probability; 0 = never
+    ngram_max: int = 2  # longest n-gram that is looked up
+    ngram_min: int = 1
+    exit_layer: int = 0  # early_exit: the layer after which the draft leaves the target
+    args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine
+
+    def __post_init__(self) -> None:
+        """Normalise what means nothing, so that redundant grid points collapse into one cell."""
+        kept = DRAFT_FIELDS.get(self.method)
+        if kept is None:
+            return  # an unknown method is refused with the list by `orchestrator.grid`
+        for item in fields(self):
+            if item.name not in (*kept, "name", "method", "args"):
+                setattr(self, item.name, default_of(item))
+        if self.method == "none":
+            self.args = {}
+
+
+@dataclass
+class Engine:
+    """The serving engine and the shape in which it is started. Nothing here may be derived from the load."""
+
+    name: str = "transformers"
+    version: str = ""  # what must be found; "" = whatever is installed (recorded either way)
+    python: str = field(default="", metadata=NOT_IN_ID)  # its interpreter; relative to the project's root
+    tp: int = 1  # GPUs of the target
+    cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes; 0 = the whole node
+    batch: int = 1  # most requests in one engine step
+    max_length: int = 0  # prompt + output tokens; 0 = the model's own limit
+    dtype: str = "auto"
+    device: str = "auto"  # auto | cpu | cuda
+    threads: int = 0  # CPU threads of the engine; 0 = the engine's own choice
+    prefix_cache: bool = False
+    seed: int = 0
+    start_timeout_s: float = field(default=600.0, metadata=NOT_IN_ID)
+    args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine; an unknown key is refused
+
+
+@dataclass
+class Workload:
+    """Which prompts. `limit` samples stratified over the categories; 0 = all of them."""
+
+    name: str = "mini"
+    split: str = ""
+    path: str = ""
+    categories: list[str] = field(default_factory=list)  # [] = all
+    isl: int = 0  # input sequence length in tokens that the workload is asked for; 0 = as the prompts are
+    limit: int = 0
+    output_limit: int = 256  # most output tokens a turn
+    ignore_eos: bool = False
+    seed: int = 0
+
+
+@dataclass
+class Sampling:
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+@dataclass
+class Load:
+    """How requests arrive. A conversation holds one slot of `concurrency` for all its turns."""
+
+    kind: str = "closed"
+    concurrency: int = 1
+    warmup: int = 1  # conversations sent before the cell, never rows
+    request_timeout_s: float = field(default=300.0, metadata=NOT_IN_ID)
+    cell_timeout_s: float = field(default=3600.0, metadata=NOT_IN_ID)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What needs an engine start: a change here restarts the engine."""
+
+    model: Model
+    engine: Engine
+    draft: Draft
+
+    @property
+    def id(self) -> str:
+        return digest(self)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the session takes: none for an engine on the CPU."""
+        return 0 if self.engine.device == "cpu" else self.engine.tp
+
+    @property
+    def is_speculative(self) -> bool:
+        return self.draft.method != "none"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement, one row of the answer."""
+
+    deployment: Deployment
+    workload: Workload
+    sampling: Sampling
+    load: Load
+    repeat: int = 0
+
+    @property
+    def id(self) -> str:
+        return digest(self)
+
+    def with_draft(self, draft: Draft) -> Cell:
+        """The same measurement with another draft: with `method: none`, the paired baseline."""
+        return replace(self, deployment=replace(self.deployment, draft=draft))
+
+    @property
+    def pair_id(self) -> str:
+        """What a speculative cell and its baseline have in common: the id of the cell without its draft."""
+        return self.with_draft(Draft()).id
+
+    @property
+    def label(self) -> str:
+        draft = self.deployment.draft
+        k = f" k={draft.k}" if draft.k else ""
+        return (
+            f"{self.deployment.model.name or self.deployment.model.path} {self.deployment.engine.name} {draft.method}{k} "
+            f"{self.workload.name} c={self.load.concurrency} r{self.repeat}"
+        )
+
+
+@dataclass(frozen=True)
+class CellOrder:
+    """A cell of a session, with the number of this try at it (from 1)."""
+
+    cell: Cell
+    attempt: int
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """One life of an engine: the deployment, and its cells in the order in which they will run."""
+
+    session_id: str
+    invocation_id: str  # which run of the command this belongs to
+    deployment: Deployment
+    orders: tuple[CellOrder, ...]
+    expected_s: float  # start and cells together
+
+
+def digest(value: object) -> str:
+    """16 hex digits of the SHA-256 of the canonical JSON of the non-default fields of a dataclass."""
+    text = json.dumps(identity(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(value: object) -> Any:
+    """The non-default, identifying fields as plain JSON values; what new defaults may be added to without changing ids."""
+    if is_dataclass(value) and not isinstance(value, type):
+        kept = {f.name: identity(getattr(value, f.name)) for f in fields(value) if _identifies(value, f)}
+        return {name: item for name, item in kept.items() if item != {}}
+    if isinstance(value, dict):
+        return {str(key): identity(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [identity(item) for item in value]
+    return value
+
+
+def default_of(item: Any) -> Any:
+    """The default of a dataclass field, made anew when it has a factory."""
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return item.default
+
+
+def _identifies(value: object, item: Any) -> bool:
+    return item.metadata.get("in_id", True) and getattr(value, item.name) != default_of(item)
