@@ -113,7 +113,7 @@ class Engine(Protocol):
         """Ask the running engine for its facts; raise `WrongEngine` when it is not ours or does not speculate as asked."""
 
     def counters(self, endpoint: Endpoint) -> dict[str, float]:
-        """Raw counters, cumulative since start: `drafts, draft_tokens, accepted_tokens, accepted_at_0..k-1, output_tokens`."""
+        """Raw counters since start: `drafts, draft_tokens, accepted_tokens, accepted_at_0..k-1, output_tokens`."""
 
     def reset(self, endpoint: Endpoint) -> bool | None:
         """Empty the caches between cells. False = could not; None = the engine has none that outlive a request."""

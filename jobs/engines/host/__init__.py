@@ -1,0 +1,4 @@
+"""Owns our own HTTP host for engines that are libraries (transformers) or scripts (simulated).
+
+It runs as a child process in the engine's environment: `python -m jobs.engines.host`. Nothing else imports it.
+"""
