@@ -1,0 +1,66 @@
+"""Owns the control calls to a running engine: health, facts, counters, resets. Does not own the timed traffic (`jobs/load`).
+
+The calls go to loopback and never through a proxy. What goes wrong is an `EngineFailed`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from jobs.engines.base import Endpoint
+from jobs.errors import EngineDied, EngineFailed, EngineHung, WrongEngine
+
+TIMEOUT_S = 30.0  # an engine in the middle of a long step answers late
+
+
+def get_json(endpoint: Endpoint, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The JSON object at that path; `WrongEngine` when it is none."""
+    return _as_object(call(endpoint, "GET", path, timeout_s=timeout_s))
+
+
+def post_json(endpoint: Endpoint, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The JSON object that an empty POST to that path brings; `WrongEngine` when it is none."""
+    return _as_object(call(endpoint, "POST", path, timeout_s=timeout_s))
+
+
+def call(endpoint: Endpoint, method: str, path: str, *, timeout_s: float = TIMEOUT_S) -> httpx.Response:
+    """The 2xx answer; `EngineHung` when it is late, `EngineDied` without a connection, `EngineFailed` for another status."""
+    try:
+        answer = _request(endpoint, method, path, timeout_s)
+    except httpx.TimeoutException:
+        raise EngineHung(f"the engine must answer {method} {path} within {timeout_s:g} s: it did not.") from None
+    except httpx.TransportError as failure:
+        raise EngineDied(f"the engine must answer {method} {path}: no connection ({failure}).") from None
+    if not answer.is_success:
+        raise EngineFailed(
+            f"the engine must answer {method} {path} with 2xx: got {answer.status_code} {answer.text[:200]!r}."
+        )
+    return answer
+
+
+def is_healthy(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool:
+    """Does a GET of that path bring a 2xx? Never raises for what is wrong with the engine."""
+    try:
+        return _request(endpoint, "GET", path, timeout_s).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> httpx.Response:
+    url = f"http://{endpoint.host}:{endpoint.port}{path}"
+    with httpx.Client(trust_env=False, timeout=timeout_s, headers=dict(endpoint.headers)) as client:
+        return client.request(method, url)
+
+
+def _as_object(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        value = answer.json()
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise WrongEngine(
+            f"{answer.url} must answer with a JSON object: got {answer.text[:200]!r}. Another server has that port."
+        )
+    return value

@@ -1,0 +1,65 @@
+"""Owns the command `python -m jobs.engines.host`: load a backend, then serve it on loopback. Does not own either.
+
+A backend is a module of this package with `load(config) -> Backend`, where config is a deployment as JSON:
+{"model": {...}, "engine": {...}, "draft": {...} (fields of `jobs.spec`), "model_dir": PATH, "draft_dir": PATH or null}.
+What `load` raises ends the process with its traceback in the engine's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from jobs.engines.host.app import make_app
+
+BACKENDS = {
+    "transformers": "jobs.engines.host.transformers_backend",
+    "simulated": "jobs.engines.host.simulated",
+}
+"""name → its module; imported only when asked for, since each needs libraries that the other's environment lacks."""
+
+KEEP_ALIVE_S = 3600  # a client's idle connection (a user who thinks) must not be closed under its next request
+
+
+def main() -> None:
+    args = parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    backend = import_module(BACKENDS[args.backend]).load(read_config(args.config))
+    uvicorn.run(
+        make_app(backend, args.name),
+        host="127.0.0.1",
+        port=args.port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.engines.host", description="Serve one of our own engines on loopback"
+    )
+    parser.add_argument("--backend", choices=sorted(BACKENDS), required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--name", required=True, help="the name under which the model is served")
+    parser.add_argument("--config", required=True, help="the deployment as JSON, or a file that holds it")
+    return parser.parse_args()
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """The configuration that this text is, or that the file of this name holds."""
+    config: dict[str, Any] = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    return config
+
+
+if __name__ == "__main__":
+    main()
