@@ -45,6 +45,10 @@ class EngineFailed(SpecSweepError):
         super().__init__(message)
         self.log_tail = log_tail
 
+    @property
+    def text(self) -> str:
+        return f"{self}\n{self.log_tail}".strip()
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), str(self), self.log_tail))
 

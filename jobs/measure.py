@@ -1,0 +1,159 @@
+"""Owns one cell on a running engine: reset, warm up, drive, read counters. Does not own the engine's life."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+
+from jobs.control import SessionControl, SessionProgress
+from jobs.engines.base import Endpoint, Engine
+from jobs.engines.process import EngineProcess
+from jobs.errors import CellFailed, EngineDied, EngineFailed, EngineHung, SpecSweepError
+from jobs.load.base import Measured, Progress, Traffic
+from jobs.load.drive import drive
+from jobs.spec import Cell, CellOrder, SessionSpec, Workload
+from jobs.telemetry import Telemetry
+from jobs.workloads import load_prompts
+from jobs.workloads.base import Conversation
+from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
+from jobs.workloads.warmup import warmup_conversations
+from storage.rows import FAILED, OK, CellResult, CellRow, RequestRow
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started engine and what is needed to ask it something."""
+
+    spec: SessionSpec
+    engine: Engine
+    endpoint: Endpoint
+    process: EngineProcess
+    tokenizer: ChatTokenizer
+    gpus: tuple[str, ...]
+    control: SessionControl
+
+    def prepare(self, workload: Workload) -> list[Conversation]:
+        """The workload's conversations as token ids; `BadInput` when one does not fit into the engine."""
+        prepared = conversations(load_prompts(workload), self.tokenizer)
+        limit = self.spec.deployment.engine.max_length or self.tokenizer.max_length
+        check_lengths(prepared, workload.output_limit, limit)
+        return prepared
+
+
+def measure_cell(running: Running, order: CellOrder, position: int) -> CellResult:
+    """One try at a cell. What fails in it, the engine too, is in the row."""
+    row = new_row(running.spec, order, position)
+    try:
+        prepared = running.prepare(order.cell.workload)
+        row = replace(row, caches_reset=running.engine.reset(running.endpoint))
+        warm_up(running, order)
+        return drive_cell(running, order, row, prepared)
+    except SpecSweepError as fault:
+        return CellResult(failed(row, fault))
+
+
+def warm_up(running: Running, order: CellOrder) -> None:
+    """Requests that are never rows, at the cell's own concurrency."""
+    cell = order.cell
+    running.control.show(SessionProgress("warming", cell.id, cell.label))
+    if cell.load.warmup:
+        drive(_traffic(running, order, warmup_conversations(cell.load.warmup, running.tokenizer)))
+
+
+def drive_cell(running: Running, order: CellOrder, row: CellRow, prepared: Sequence[Conversation]) -> CellResult:
+    """The timed part, between two readings of the engine's counters."""
+    cell, engine, endpoint = order.cell, running.engine, running.endpoint
+    running.control.show(SessionProgress("measuring", cell.id, cell.label, 0, len(prepared)))
+    before = engine.counters(endpoint)
+    row = replace(row, started_at=utc_now(), load_average=load_average(), counters_before=before)
+    with Telemetry(running.process.pid, running.gpus) as telemetry:
+        measured = drive(_traffic(running, order, prepared))
+    row = with_measured(row, measured)
+    fault = engine_fault(running)
+    if fault is None:
+        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.requests)
+    else:
+        row = failed(row, fault)
+    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt))
+
+
+def engine_fault(running: Running) -> EngineFailed | None:
+    """What is wrong with the engine now; None when it lives and answers."""
+    if not running.process.is_alive():
+        return EngineDied("The engine died while a cell was measured.", log_tail=running.process.log_tail())
+    if not running.process.is_healthy(running.endpoint):
+        return EngineHung("The engine's process lives and does not answer.", log_tail=running.process.log_tail())
+    return None
+
+
+def new_row(spec: SessionSpec, order: CellOrder, position: int) -> CellRow:
+    cell = order.cell
+    return CellRow(
+        cell_id=cell.id,
+        attempt=order.attempt,
+        session_id=spec.session_id,
+        invocation_id=spec.invocation_id,
+        deployment_id=spec.deployment.id,
+        pair_id=cell.pair_id,
+        position=position,
+        status=OK,
+        cell_json=json.dumps(asdict(cell)),
+        started_at=utc_now(),
+    )
+
+
+def with_measured(row: CellRow, measured: Measured) -> CellRow:
+    return replace(
+        row,
+        duration_ns=measured.duration_ns,
+        clock=measured.clock,
+        clock_stepped=measured.clock_stepped,
+        late_send_ns=measured.late_send_ns,
+        merged_reads=measured.merged_reads,
+        loop_lag_ns_max=measured.loop_lag_ns_max,
+        client_cpu_share=measured.client_cpu_share,
+    )
+
+
+def judged(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> CellRow:
+    """Failed when no request was answered; otherwise how acceptance is known."""
+    errors = [request.error for request in requests if request.error]
+    if len(errors) == len(requests):
+        commonest = Counter(errors).most_common(1)[0][0] if errors else "the workload has no prompt"
+        return failed(row, CellFailed(f"No request of the cell was answered: {commonest}"))
+    return replace(row, acceptance_source=acceptance_source(row, cell, requests))
+
+
+def acceptance_source(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> str:
+    """Where acceptance is known from, the best first: each step, a summary per request, counters; "" = no speculation."""
+    if not cell.deployment.is_speculative:
+        return ""
+    if any(len(request.step_drafted) for request in requests):
+        return "steps"
+    if any(request.engine_al is not None for request in requests):
+        return "summary"
+    return "counters" if row.counters_after.get("drafts") else ""
+
+
+def failed(row: CellRow, fault: SpecSweepError) -> CellRow:
+    return replace(row, status=FAILED, error_kind=fault.kind, error=fault.text)
+
+
+def utc_now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def load_average() -> float | None:
+    """Of the last minute: says that something else was running on the node."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _traffic(running: Running, order: CellOrder, prepared: Sequence[Conversation]) -> Traffic:
+    def show(progress: Progress) -> None:
+        running.control.show_counts(progress.done, progress.total, progress.tokens_per_s)
+
+    return Traffic(order.cell, order.attempt, prepared, running.endpoint, running.engine.dialect, show)

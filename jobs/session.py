@@ -1,0 +1,181 @@
+"""Owns one life of an engine: start it, measure its cells in order, stop it. Does not own how a cell is measured, or Ray.
+
+With `jobs.measure` it is one of the two places where errors become rows (the other is `orchestrator.schedule`): an engine
+that does not start is a failed session row; an engine that dies in a cell is a failed cell row, and the session ends.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from jobs.control import SessionControl, SessionProgress
+from jobs.engines import engine_named
+from jobs.engines.base import Endpoint, EngineFacts, Site
+from jobs.engines.process import EngineProcess, free_port
+from jobs.errors import SpecSweepError
+from jobs.measure import Running, engine_fault, measure_cell, utc_now
+from jobs.models import resolve
+from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
+from jobs.spec import SessionSpec
+from jobs.workloads.tokenize import ChatTokenizer
+from storage.rows import FAILED, OK, CellResult, SessionRow
+
+
+@dataclass(frozen=True)
+class SessionSite:
+    """What the node decides: where to put files, and which GPUs are ours."""
+
+    scratch_root: str = ""  # "" = the system's folder for temporary files
+    log_path: str = ""  # of the engine's log; "" = node-local, and the text comes as the last event
+    log_name: str = ""  # how the row names it, relative to the run
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SessionLog:
+    """The engine's log, of a session whose node does not see the run's folder."""
+
+    session_id: str
+    text: str
+
+
+Event = SessionRow | CellResult | SessionLog
+
+
+def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -> Iterator[Event]:
+    """Yields a `SessionRow` once the engine is ready or has failed to start, a `CellResult` a cell, then the final
+    `SessionRow` (the same id, it replaces the first), and the log where it is node-local. The engine is gone at the end,
+    however the iterator ends.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
+    log = Path(site.log_path) if site.log_path else scratch / "engine.log"
+    try:
+        yield from _Session(spec, site, control, scratch, log).run()
+        if not site.log_path and log.exists():
+            yield SessionLog(spec.session_id, log.read_text(encoding="utf-8", errors="replace"))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Session:
+    def __init__(self, spec: SessionSpec, site: SessionSite, control: SessionControl, scratch: Path, log: Path) -> None:
+        self.spec = spec
+        self.site = site
+        self.control = control
+        self.scratch = scratch
+        self.log = log
+        self.process: EngineProcess | None = None
+        self.started = time.perf_counter()
+
+    def run(self) -> Iterator[Event]:
+        row = new_row(self.spec, self.site)
+        try:
+            running, facts = self.start()
+        except SpecSweepError as fault:
+            self.stop()
+            if not self.control.is_killed:
+                yield failed(row, fault, self.elapsed_s())
+            return
+        try:
+            row = with_facts(replace(row, ready_s=self.elapsed_s()), facts)
+            yield row
+            yield from self.measure(running)
+            row = self.at_the_end(row, running)
+        finally:
+            self.stop()
+        yield replace(row, ended_s=self.elapsed_s())
+
+    def start(self) -> tuple[Running, EngineFacts]:
+        """A ready engine that is proven to be ours and to speculate as asked; raises `SpecSweepError`."""
+        deployment = self.spec.deployment
+        self.control.show(SessionProgress("starting"))
+        engine = engine_named(deployment.engine.name)
+        engine.check(deployment)
+        model_dir = resolve(deployment.model.path, deployment.model.revision)
+        draft = deployment.draft
+        draft_dir = resolve(draft.model, draft.revision) if draft.model else None
+        tokenizer = ChatTokenizer(model_dir)
+        nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
+        site = Site(free_port(), nonce, model_dir, draft_dir, self.scratch, self.site.gpus)
+        launch = engine.launch(deployment, site)
+        endpoint = Endpoint("127.0.0.1", site.port, nonce)
+        self.process = EngineProcess.start(launch, log_path=self.log, nonce=nonce, scratch=self.scratch)
+        self.control.own(self.process.stop)
+        self.process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s)
+        running = Running(self.spec, engine, endpoint, self.process, tokenizer, self.site.gpus, self.control)
+        return running, engine.facts(deployment, endpoint)
+
+    def measure(self, running: Running) -> Iterator[CellResult]:
+        """The cells in order, until one of them finds the engine gone or somebody says stop."""
+        for position, order in enumerate(self.spec.orders):
+            if self.control.is_stopping:
+                return
+            result = measure_cell(running, order, position)
+            if self.control.is_killed:
+                return
+            yield result
+            if engine_fault(running) is not None:
+                return
+
+    def at_the_end(self, row: SessionRow, running: Running) -> SessionRow:
+        """What only the end can tell: the peak of memory, or how the engine failed."""
+        self.control.show(SessionProgress("stopping"))
+        fault = None if self.control.is_killed else engine_fault(running)
+        if fault is not None:
+            return replace(row, error_kind=fault.kind, error=fault.text)
+        if self.control.is_killed:
+            return row
+        peak = running.engine.facts(self.spec.deployment, running.endpoint).peak_memory_bytes
+        return replace(row, peak_memory_bytes=peak)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.started
+
+
+def new_row(spec: SessionSpec, site: SessionSite) -> SessionRow:
+    commit, dirty = git_state()
+    return SessionRow(
+        session_id=spec.session_id,
+        invocation_id=spec.invocation_id,
+        deployment_id=spec.deployment.id,
+        deployment_json=json.dumps(asdict(spec.deployment)),
+        status=OK,
+        started_at=utc_now(),
+        node=node_name(),
+        host_json=json.dumps(host_facts()),
+        gpus_json=json.dumps(gpu_facts(site.gpus)),
+        versions_json=json.dumps(worker_versions()),
+        git_commit=commit,
+        git_dirty=dirty,
+        log=site.log_name,
+    )
+
+
+def with_facts(row: SessionRow, facts: EngineFacts) -> SessionRow:
+    versions = {**json.loads(row.versions_json), **{f"engine.{name}": value for name, value in facts.versions.items()}}
+    return replace(
+        row,
+        engine_version=facts.version,
+        effective_config_json=json.dumps(dict(facts.effective_config), default=str),
+        versions_json=json.dumps(versions),
+        simulated=facts.simulated,
+        weights_bytes=facts.weights_bytes,
+        draft_weights_bytes=facts.draft_weights_bytes,
+        kv_capacity_tokens=facts.kv_capacity_tokens,
+        peak_memory_bytes=facts.peak_memory_bytes,
+    )
+
+
+def failed(row: SessionRow, fault: SpecSweepError, ended_s: float) -> SessionRow:
+    return replace(row, status=FAILED, error_kind=fault.kind, error=fault.text, ended_s=ended_s)
