@@ -1,0 +1,74 @@
+# Environments and the commands of a fresh clone. Needs Python 3.10 to 3.13, git and make; the rest comes from PyPI.
+#
+#   make sweep   environments + the quickstart sweep              PYTHON=python3.12    the Python to build with
+#   make test    environments + lint + the whole test suite       TORCH_INDEX_URL=...  one more package index, for PyTorch
+#   make env     environments only                                UV=uv                for `make lock`
+#   make lint    ruff, mypy, yamllint, hadolint
+#   make lock    the lock files anew
+#   make clean   remove the environments; results stay
+
+PYTHON ?= python3
+UV ?= uv
+
+ORCHESTRATOR := .venv
+ENGINE := .venvs/transformers
+BIN := $(ORCHESTRATOR)/bin
+PIP := -m pip --disable-pip-version-check --quiet
+YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 125}, \
+  comments: {min-spaces-from-content: 1}}}
+
+.PHONY: sweep test env lint lock clean
+.DELETE_ON_ERROR:
+
+sweep: env
+	$(BIN)/python sweep.py +grid=quickstart
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/yamllint --strict --config-data '$(YAML_RULES)' conf .github .pre-commit-config.yaml
+	$(BIN)/hadolint docker/*/Dockerfile
+
+env: $(ORCHESTRATOR)/installed.lock $(ENGINE)/installed.lock
+
+# `installed.lock` is the last thing that is written into an environment: one that was left half made has none and is made anew,
+# and one whose lock file only got a new date is kept. The locks are complete, hence `--no-deps`: nothing else is installed.
+$(ORCHESTRATOR)/installed.lock: docker/dev.lock
+	@cmp -s $< $@ || { $(new_venv) \
+	  && $(@D)/bin/python $(PIP) install --no-deps -r $<; }
+	@cp $< $@
+
+# PyTorch goes first, with its dependencies: which CUDA packages it brings, or none, depends on the index that it comes from. Then
+# it satisfies its line of the lock, and pip leaves it alone.
+$(ENGINE)/installed.lock: docker/transformers/requirements.lock
+	@cmp -s $< $@ || { $(new_venv) \
+	  && $(@D)/bin/python $(PIP) install $(TORCH_INDEX_URL:%=--extra-index-url %) -c $< torch \
+	  && $(@D)/bin/python $(PIP) install --no-deps -r $<; }
+	@cp $< $@
+
+define CHECK_PYTHON
+import importlib.util, sys
+found = sys.version_info[:2]
+if not (3, 10) <= found <= (3, 13):
+    sys.exit("SpecSweep needs Python 3.10 to 3.13: got %d.%d. Name another one, as in: make PYTHON=python3.12 env" % found)
+if not importlib.util.find_spec("ensurepip"):
+    sys.exit("This Python cannot make environments. On Debian and Ubuntu: apt install python3-venv")
+endef
+export CHECK_PYTHON
+
+new_venv = $(PYTHON) -c "$$CHECK_PYTHON" && echo "Making $(@D); this takes minutes the first time" \
+  && rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+
+# Exact versions for every Python and platform at once; without the addresses of any index.
+COMPILE := pip compile --quiet --upgrade --universal --python-version 3.10 --no-emit-index-url --no-annotate --no-header
+lock:
+	$(UV) $(COMPILE) pyproject.toml -o docker/head/requirements.lock
+	$(UV) $(COMPILE) pyproject.toml --extra dev -c docker/head/requirements.lock -o docker/dev.lock
+	$(UV) $(COMPILE) docker/transformers/requirements.in -o docker/transformers/requirements.lock
+
+clean:
+	rm -rf $(ORCHESTRATOR) $(ENGINE)
