@@ -27,7 +27,8 @@ class Prompt:
 class Conversation(Protocol):
     """One conversation as token ids, the same for every engine."""
 
-    prompt: Prompt
+    @property
+    def prompt(self) -> Prompt: ...
 
     @property
     def n_turns(self) -> int: ...

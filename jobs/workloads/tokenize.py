@@ -1,0 +1,173 @@
+"""Owns the way from prompts to token ids: chat templates, encoding, and answers fed back. Does not own prompts, or sending.
+
+Every engine gets these ids, so that no engine's own template or tokenizer can make a difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import BadInput
+from jobs.workloads.base import Conversation, Prompt
+
+Message = Mapping[str, str]
+
+
+class ChatTokenizer:
+    """The tokenizer and the chat template of a model, without the model.
+
+    `template_args` go to the template as they are (`{"enable_thinking": False}`). A model without a template gets the last
+    user turn as plain text, with the special tokens that its tokenizer adds by itself.
+    """
+
+    def __init__(self, model_dir: Path, template_args: Mapping[str, Any] | None = None) -> None:
+        self.model_dir = model_dir
+        self.template_args = dict(template_args or {})
+        self._tokenizer = _load(model_dir)
+        config = _model_config(model_dir)
+        self.vocabulary_size = int(config.get("vocab_size") or len(self._tokenizer))
+        """Ids must be smaller. The model's own size, where its folder tells it: that of its embedding."""
+        self.max_length = int(config.get("max_position_embeddings") or 0)
+        """Prompt and output tokens that the model was made for; 0 = its folder does not tell."""
+
+    @property
+    def has_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a dialogue that ends with a user's turn, up to where the model's answer begins."""
+        if self.has_template:
+            ids = self._tokenizer.encode(self._render(messages), add_special_tokens=False)  # the template has set them
+        else:
+            ids = self._tokenizer.encode(messages[-1]["content"])
+        return self._checked(ids)
+
+    def decode(self, answer: Sequence[int]) -> str:
+        """The text of an answer without its special tokens. Thoughts stay: what becomes of them, the template says."""
+        text: str = self._tokenizer.decode(list(answer), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **self.template_args
+            )
+        except TemplateError as error:
+            raise BadInput(
+                f"The chat template must accept turns of user and assistant in turn: the one in {self.model_dir} says "
+                f"{error}. Check the template's arguments, or leave prompts of several turns out."
+            ) from error
+        return text
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        if not ids or max(ids) >= self.vocabulary_size:
+            raise BadInput(
+                f"Token ids must be below the model's vocabulary size: got {max(ids, default='none')}, and it is "
+                f"{self.vocabulary_size}. The tokenizer in {self.model_dir} is not the model's. Use the one it came with."
+            )
+        return ids
+
+
+@dataclass(frozen=True)
+class ChatConversation:
+    """A prompt as token ids. The first turn is encoded ahead of time: it costs nothing while a cell is measured."""
+
+    prompt: Prompt
+    tokenizer: ChatTokenizer = field(repr=False)
+    opening: tuple[int, ...] = field(repr=False)
+
+    @property
+    def n_turns(self) -> int:
+        return len(self.prompt.turns)
+
+    def ids(self, answers: Sequence[Sequence[int]]) -> list[int]:
+        """Token ids of turn `len(answers)`. Answers go through their text, as when a user's client sends them back."""
+        if not answers:
+            return list(self.opening)
+        texts = [self.tokenizer.decode(answer) for answer in answers]
+        return self.tokenizer.encode(_messages(self.prompt.turns, texts))
+
+
+def conversations(prompts: Sequence[Prompt], tokenizer: ChatTokenizer) -> list[Conversation]:
+    """The prompts as conversations, in their order."""
+    return [ChatConversation(prompt, tokenizer, tuple(tokenizer.encode(_messages(prompt.turns, [])))) for prompt in prompts]
+
+
+def check_lengths(conversations: Sequence[Conversation], output_limit: int, max_length: int) -> None:
+    """Raise `BadInput` when a conversation may not fit into `max_length` tokens (0 = not known, nothing is checked).
+
+    A conversation needs all its turns and all its answers, each as long as the limit allows. Nothing is ever cut.
+    """
+    needs = {conversation.prompt.question_id: _tokens_needed(conversation, output_limit) for conversation in conversations}
+    too_long = {question: need for question, need in needs.items() if need > max_length > 0}
+    if not too_long:
+        return
+    worst = max(too_long, key=lambda question: too_long[question])
+    turns = next(item.n_turns for item in conversations if item.prompt.question_id == worst)
+    answers = f"{turns} answers of {output_limit}" if turns > 1 else f"an answer of {output_limit}"
+    raise BadInput(
+        f"Prompt and answers must fit into {max_length} tokens (`engine.max_length`, or the model's own limit): question "
+        f"{worst} has {too_long[worst] - turns * output_limit} tokens and {answers}, {too_long[worst]} in all. "
+        f"{len(too_long)} of {len(needs)} questions do not fit. Raise `engine.max_length` where the model allows it, lower "
+        "`workload.output_limit`, or leave categories out."
+    )
+
+
+def _tokens_needed(conversation: Conversation, output_limit: int) -> int:
+    prompts = len(conversation.ids([()] * (conversation.n_turns - 1)))
+    return prompts + conversation.n_turns * output_limit
+
+
+def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[Message]:
+    """user, assistant, user, ... up to the user's turn after the last answer."""
+    messages: list[Message] = []
+    for turn, answer in zip(turns, answers, strict=False):
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+    return [*messages, {"role": "user", "content": turns[len(answers)]}]
+
+
+def _load(model_dir: Path) -> Any:
+    """transformers' tokenizer of a local folder. Imported here: it takes seconds, and most commands need none."""
+    if not model_dir.is_dir():
+        raise BadInput(f"A tokenizer needs the model's folder: {model_dir} does not exist. Check `model.path`.")
+    with _quiet_transformers():
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            first_line = next(iter(str(error).splitlines()), type(error).__name__)
+            raise BadInput(
+                f"The model's folder must hold a tokenizer (tokenizer.json, tokenizer_config.json): {model_dir} does not: "
+                f"{first_line}. Save the tokenizer there."
+            ) from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without its advice that PyTorch is missing: it is meant to be, here. The environment is as before afterwards."""
+    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _model_config(model_dir: Path) -> dict[str, Any]:
+    """The text model's part of config.json; {} where the folder has none."""
+    path = model_dir / "config.json"
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return config.get("text_config") or config
