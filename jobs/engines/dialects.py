@@ -1,6 +1,6 @@
 """Owns how engine families are spoken to: a request as bytes, the events of a stream as an `Answer`. Pure.
 
-Does not own sockets or clocks: `jobs/load` sends the bytes, stamps the events, and asks for the answer when the cell is over.
+Does not own sockets or clocks: `jobs/load` sends the bytes, stamps the events, and asks for the answer after the cell.
 """
 
 from __future__ import annotations

@@ -1,0 +1,174 @@
+"""Owns the process of one engine: its environment, start, readiness, log and end. Does not own what is asked of the engine.
+
+The engine stays in its owner's process group, so that what ends the worker ends it too; the lifeline reaps what that misses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from jobs.engines import control
+from jobs.engines.base import Endpoint, Launch
+from jobs.engines.lifeline import Lifeline, end_tree
+from jobs.errors import EngineDidNotStart
+
+MARKER = "SPECSWEEP_SESSION"
+"""The variable that every descendant of an engine carries, with the session's nonce as its value."""
+
+PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+PASSED_CACHES = (
+    "XDG_CACHE_HOME",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "VLLM_CACHE_ROOT",
+    "TRANSFORMERS_CACHE",
+)
+PASSED_FAMILIES = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "OMP_", "HF_", "NCCL_")
+FIXED = {
+    "PYTHONUNBUFFERED": "1",  # the log's tail must hold the last words of an engine that is killed
+    "SPT_NOENV": "1",  # setproctitle (in vLLM and others) would write the title over the environment, the marker with it
+}
+
+TERM_GRACE_S = 10.0
+POLL_S = 0.1
+TAIL_LINES = 40
+TAIL_BYTES = 16_384
+
+
+class EngineProcess:
+    """One started engine with its lifeline. `start` makes it; whoever started it calls `stop`."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], lifeline: Lifeline, marker: tuple[str, str], log_path: Path, scratch: Path
+    ) -> None:
+        self._popen = popen
+        self._lifeline = lifeline
+        self._marker = marker
+        self._log_path = log_path
+        self._scratch = scratch
+        self._started_s = time.monotonic()
+        self._stopping = threading.Lock()
+        self._stopped = False
+
+    @classmethod
+    def start(cls, launch: Launch, log_path: Path, nonce: str, scratch: Path) -> EngineProcess:
+        """Start it in `scratch`, its output in the log; `EngineDidNotStart` when its command cannot run.
+
+        `scratch` goes with the engine: `stop`, or else the lifeline, removes it. Keep its path short: engines put
+        sockets there, and those may have 100 characters or so.
+        """
+        marker, scratch = (MARKER, nonce), scratch.absolute()
+        environment = engine_environment(launch.env, marker, scratch, os.environ)
+        scratch.mkdir(parents=True, exist_ok=True)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        lifeline = Lifeline(marker, [scratch])
+        try:
+            popen = _spawn(launch.argv, environment, log_path, scratch)
+        except OSError as failure:
+            lifeline.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise EngineDidNotStart(
+                f"the engine's command must run: {launch.argv[0]!r} did not ({failure.strerror}). Check `engine.python`."
+            ) from None
+        return cls(popen, lifeline, marker, log_path, scratch)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait_ready(
+        self, endpoint: Endpoint, health_path: str, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
+    ) -> float:
+        """Block until it answers its health check; the seconds since its start. `EngineDidNotStart` with the log's tail."""
+        while True:
+            if not self.is_alive():
+                raise self._did_not_start(f"it ended with {ending(self._popen.returncode)}")
+            if should_stop():
+                raise self._did_not_start("it was stopped while it started")
+            if control.is_healthy(endpoint, health_path):
+                return time.monotonic() - self._started_s
+            if time.monotonic() - self._started_s > timeout_s:
+                raise self._did_not_start(f"it was not ready within `engine.start_timeout_s` = {timeout_s:g}")
+            time.sleep(POLL_S)
+
+    def log_tail(self) -> str:
+        """The last lines of the log; what is no UTF-8 is shown as �."""
+        with suppress(OSError), self._log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+        return ""
+
+    def stop(self, grace_s: float = TERM_GRACE_S) -> bool:
+        """End the whole tree, then remove the scratch folder. Safe to call twice, from any thread; True = all gone."""
+        with self._stopping:
+            if not self._stopped:
+                roots = [psutil.Process(self.pid)] if self.is_alive() else []
+                self._stopped = end_tree(self._marker, grace_s=grace_s, roots=roots)
+                self._popen.poll()  # reads the exit status, so that no zombie stays
+                if self._stopped:
+                    self._lifeline.close()
+                    shutil.rmtree(self._scratch, ignore_errors=True)
+            return self._stopped
+
+    def _did_not_start(self, what: str) -> EngineDidNotStart:
+        return EngineDidNotStart(f"the engine must start: {what}. Its log: {self._log_path.name}.", log_tail=self.log_tail())
+
+
+def engine_environment(
+    added: Mapping[str, str], marker: tuple[str, str], scratch: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """A minimal environment: no proxies, no PYTHONPATH of ours; devices, threads and caches as the node has them."""
+    passed = {
+        name: value
+        for name, value in inherited.items()
+        if name in PASSED or name in PASSED_CACHES or name.startswith(PASSED_FAMILIES)
+    }
+    return {**passed, **FIXED, "TMPDIR": str(scratch), **added, marker[0]: marker[1]}
+
+
+def free_port() -> int:
+    """A port on loopback that is free now. Another process may take it first: `Engine.facts` proves who answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def ending(returncode: int) -> str:
+    """An exit status in words."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else f"signal {-returncode}"
+    return f"{name} (out of memory?)" if name == "SIGKILL" else name
+
+
+def _spawn(argv: tuple[str, ...], environment: dict[str, str], log_path: Path, scratch: Path) -> subprocess.Popen[bytes]:
+    with log_path.open("ab") as log, _blocked(signal.SIGINT):
+        return subprocess.Popen(
+            argv, env=environment, cwd=scratch, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """What starts in here inherits the signal blocked: a Ctrl-C in the terminal is ours to handle, not the engine's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
