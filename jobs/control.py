@@ -20,14 +20,14 @@ class SessionProgress:
 
 
 class SessionControl:
-    """Thread-safe. The session asks it whether to go on; other threads of the worker tell it to stop and read the progress."""
+    """Thread-safe. The session asks it whether to go on; the worker's other threads tell it to stop, and read its progress."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._progress = SessionProgress()
         self._stop_after_cell = threading.Event()
         self._stop_now = threading.Event()
-        self._kill: Callable[[], None] | None = None
+        self._kill: Callable[[], object] | None = None
 
     @property
     def is_stopping(self) -> bool:
@@ -51,7 +51,7 @@ class SessionControl:
         if kill is not None:
             kill()
 
-    def own(self, kill: Callable[[], None]) -> None:
+    def own(self, kill: Callable[[], object]) -> None:
         """The session has started a process, and this is how to end it (at once, if it was to stop before it had begun)."""
         with self._lock:
             self._kill = kill

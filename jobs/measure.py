@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines.base import Endpoint, Engine
+from jobs.engines.control import is_healthy
 from jobs.engines.process import EngineProcess
 from jobs.errors import CellFailed, EngineDied, EngineFailed, EngineHung, SpecSweepError
 from jobs.load.base import Measured, Progress, Traffic
@@ -23,6 +24,8 @@ from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
 from jobs.workloads.warmup import warmup_conversations
 from storage.rows import FAILED, OK, CellResult, CellRow, RequestRow
 
+HEALTH_LIMIT_S = 30.0  # an engine in the middle of a long step answers late, and is not hung
+
 
 @dataclass(frozen=True)
 class Running:
@@ -31,6 +34,7 @@ class Running:
     spec: SessionSpec
     engine: Engine
     endpoint: Endpoint
+    health_path: str
     process: EngineProcess
     tokenizer: ChatTokenizer
     gpus: tuple[str, ...]
@@ -85,7 +89,7 @@ def engine_fault(running: Running) -> EngineFailed | None:
     """What is wrong with the engine now; None when it lives and answers."""
     if not running.process.is_alive():
         return EngineDied("The engine died while a cell was measured.", log_tail=running.process.log_tail())
-    if not running.process.is_healthy(running.endpoint):
+    if not is_healthy(running.endpoint, running.health_path, timeout_s=HEALTH_LIMIT_S):
         return EngineHung("The engine's process lives and does not answer.", log_tail=running.process.log_tail())
     return None
 

@@ -54,14 +54,14 @@ def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -
     `SessionRow` (the same id, it replaces the first), and the log where it is node-local. The engine is gone at the end,
     however the iterator ends.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
-    log = Path(site.log_path) if site.log_path else scratch / "engine.log"
+    folder = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
+    log = Path(site.log_path) if site.log_path else folder / "engine.log"
     try:
-        yield from _Session(spec, site, control, scratch, log).run()
+        yield from _Session(spec, site, control, folder / "scratch", log).run()
         if not site.log_path and log.exists():
             yield SessionLog(spec.session_id, log.read_text(encoding="utf-8", errors="replace"))
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Session:
@@ -106,11 +106,12 @@ class _Session:
         site = Site(free_port(), nonce, model_dir, draft_dir, self.scratch, self.site.gpus)
         launch = engine.launch(deployment, site)
         endpoint = Endpoint("127.0.0.1", site.port, nonce)
-        self.process = EngineProcess.start(launch, log_path=self.log, nonce=nonce, scratch=self.scratch)
-        self.control.own(self.process.stop)
-        self.process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s)
-        running = Running(self.spec, engine, endpoint, self.process, tokenizer, self.site.gpus, self.control)
-        return running, engine.facts(deployment, endpoint)
+        self.process = process = EngineProcess.start(launch, self.log, nonce, self.scratch)
+        self.control.own(process.stop)
+        process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed)
+        facts = engine.facts(deployment, endpoint)
+        running = Running(self.spec, engine, endpoint, launch.health_path, process, tokenizer, self.site.gpus, self.control)
+        return running, facts
 
     def measure(self, running: Running) -> Iterator[CellResult]:
         """The cells in order, until one of them finds the engine gone or somebody says stop."""
