@@ -20,7 +20,7 @@ class SessionProgress:
 
 
 class SessionControl:
-    """Thread-safe. The session asks it whether to go on; the worker's other threads tell it to stop, and read its progress."""
+    """Thread-safe. The session asks it whether to go on; other threads of the worker tell it to stop and read progress."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
