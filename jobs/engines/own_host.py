@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class OwnHost:
-    """An engine served by `python -m jobs.engines.host`. Subclasses have a `name` (also the backend's), `python`, `check`."""
+    """An engine served by `python -m jobs.engines.host`; subclasses add `name` (also the backend's), `python`, `check`."""
 
     name: str
     dialect = HostDialect()
