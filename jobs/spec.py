@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 NOT_IN_ID = {"in_id": False}
@@ -107,10 +108,18 @@ class Sampling:
 
 @dataclass
 class Load:
-    """How requests arrive. A conversation holds one slot of `concurrency` for all its turns."""
+    """How requests arrive. Closed loop: a conversation holds one slot of `concurrency` for all its turns. Open loop: conversations
+    arrive at a rate over time, whatever is under way (`jobs.load.arrivals`)."""
 
-    kind: str = "closed"
-    concurrency: int = 1
+    kind: str = "closed"  # closed | constant | poisson | gamma | replay
+    concurrency: int = 1  # closed loop only
+    rate: float = 0.0  # conversations a second
+    rates: list[float] = field(default_factory=list)  # rates one after the other, instead of `rate`; the last one holds
+    rate_step_s: float = 0.0  # how long each of `rates` holds
+    is_ramp: bool = False  # each of `rates` moves evenly to the next, instead of by a step
+    burstiness: float = 1.0  # gamma: 1 = Poisson, below 1 = bursts, above 1 = more even
+    replay: str = ""  # replay: a file with one send offset in seconds a line
+    seed: int = 0  # of the arrivals; the repeat is added
     warmup: int = 1  # conversations sent before the cell, never rows
     request_timeout_s: float = field(default=300.0, metadata=NOT_IN_ID)
     cell_timeout_s: float = field(default=3600.0, metadata=NOT_IN_ID)
@@ -124,7 +133,7 @@ class Deployment:
     engine: Engine
     draft: Draft
 
-    @property
+    @cached_property
     def id(self) -> str:
         return digest(self)
 
@@ -148,7 +157,7 @@ class Cell:
     load: Load
     repeat: int = 0
 
-    @property
+    @cached_property
     def id(self) -> str:
         return digest(self)
 
@@ -156,7 +165,7 @@ class Cell:
         """The same measurement with another draft: with `method: none`, the paired baseline."""
         return replace(self, deployment=replace(self.deployment, draft=draft))
 
-    @property
+    @cached_property
     def pair_id(self) -> str:
         """What a speculative cell and its baseline have in common: the id of the cell without its draft."""
         return self.with_draft(Draft()).id

@@ -30,11 +30,16 @@ class Traffic:
     endpoint: Endpoint
     dialect: Dialect
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    on_requests: Callable[[Sequence[RequestRow]], None] | None = None  # takes rows in batches while the cell runs
+    client_cpus: tuple[int, ...] = ()  # where the load client runs; () = `jobs.load.process` chooses
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen: one row a turn that was sent, and the client's confession (fields as in `CellRow`)."""
+    """What was seen: one row a turn that was due, and the client's confession (fields as in `CellRow`).
+
+    `requests` are in the order of (index, turn); empty when `Traffic.on_requests` took them.
+    """
 
     requests: Sequence[RequestRow]
     duration_ns: int
@@ -48,5 +53,5 @@ class Measured:
 
 # `jobs/load/drive.py` has the one entry point:
 #     def drive(traffic: Traffic) -> Measured
-# It blocks until every conversation has ended, failed, or run into a limit. It raises `CellTimedOut` only; the failure of a
-# request is a row.
+# It blocks until every conversation has ended, failed, or run into a limit. It raises `CellTimedOut`, or `CellFailed` when
+# the load client itself broke; the failure of a request is a row.

@@ -1,0 +1,280 @@
+"""Owns the event loop that sends and listens, in a process of its own. Does not own what is sent, or what the bytes mean.
+
+Run as `python -m jobs.load.client FD`, where FD is a Unix socket to the worker (messages: `jobs.load.wire`). It ends when
+every conversation has ended, or when the worker goes away. It imports only the standard library and the HTTP parser.
+
+Stamp first, parse later: per read the loop takes a stamp, keeps the bytes, and lets the C parser say whether the response is
+over (0.1 µs). All else waits until the turn has ended, or until the cell has.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import httptools
+
+from jobs.load.agenda import Agenda, Turn
+from jobs.load.clock import STAMP_BYTES, STEP_NS, raw_stamp, wall_minus_monotonic_ns, wall_ns
+from jobs.load.lines import READABLE, WRITABLE, Line, Lines
+from jobs.load.outbox import SAMPLES, Outbox, reply_of
+from jobs.load.wire import Confession, Message, Plan, Unpacker
+
+READ_BYTES = 65_536
+MOST_ANSWER_BYTES = 64 << 20  # a longer answer is cut off: what comes is no stream of tokens
+MOST_OPENED_AHEAD = 4_096
+CHECK_NS = 20_000_000  # how often limits are looked at
+TICK_NS = 1_000_000_000
+LINGER_NS = 250_000
+FEW = 32  # a batch of so many events pays for its wake-up
+MILLISECOND_NS = 1_000_000
+NO_OFFSET = -1
+
+
+class Client:
+    """The loop, and what is done when a turn ends."""
+
+    def __init__(self, pipe: socket.socket, plan: Plan, unpacker: Unpacker) -> None:
+        self.pipe, self.plan, self.unpacker = pipe, plan, unpacker
+        has_epoll = hasattr(select, "epoll")
+        self.poller = select.epoll() if has_epoll else select.poll()
+        self.polls_per_ns = 1e-9 if has_epoll else 1e-6  # epoll counts in seconds, poll in milliseconds
+        self.agenda = Agenda(plan.streams)
+        self.lines = Lines(self.poller, plan.host, plan.port)
+        self.outbox = Outbox(pipe)
+        self.deadlines: deque[tuple[int, Turn, Line]] = deque()  # in the order of sending, which is that of the deadlines
+        self.ended: list[tuple[Turn, str, int]] = []  # turns to pack: error, offset of the clocks
+        self.n_reads = self.lag_ns_max = self.t_zero = self.check_at = self.tick_at = self.cpu_ns = 0
+        self.offset = wall_minus_monotonic_ns()
+        self.clock_stepped = False
+        self.poller.register(pipe.fileno(), READABLE)
+
+    def run(self) -> None:
+        """Serve until every conversation has ended. The hot loop."""
+        poll, listening, now_ns = self.poller.poll, self.lines.listening, time.monotonic_ns
+        now = 0
+        while not (self.t_zero and self.agenda.is_over):
+            before = now
+            ready = poll(self.patience())
+            woken_at = now_ns()
+            for fd, mask in ready:
+                line = listening.get(fd)
+                if line is None:
+                    self.attend(fd, mask)
+                    continue
+                try:
+                    data, ancillary, _, _ = line.recvmsg(READ_BYTES, STAMP_BYTES)
+                    line.reads.append((now_ns(), ancillary, data))
+                    line.feed(data)
+                except BlockingIOError:
+                    continue
+                except (OSError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                    self.fail(line, reason(error))
+                    continue
+                if line.is_ended or not data:
+                    self.finish(line)
+            now = now_ns()
+            self.look_after(now, woken_at)
+            # Waking up costs more than reading. When wake-ups come thick and bring little, wait a moment and read more at
+            # once: the stamps are the kernel's, so that nothing but the next send is later for it.
+            if self.lines.has_stamps and len(ready) < FEW and woken_at - before < 2 * LINGER_NS:
+                time.sleep(self.agenda.until_due(now, LINGER_NS) * 1e-9)
+
+    def patience(self) -> float:
+        """How long to poll, in the poller's unit: it counts in milliseconds and rounds up, so the last one is slept here."""
+        if not (self.t_zero and self.agenda.timed):
+            return CHECK_NS * self.polls_per_ns
+        wait_ns = self.agenda.until_due(time.monotonic_ns(), CHECK_NS)
+        if wait_ns > 2 * MILLISECOND_NS:
+            return (wait_ns // MILLISECOND_NS - 1) * MILLISECOND_NS * self.polls_per_ns
+        if self.lines.has_stamps:
+            time.sleep(wait_ns * 1e-9)
+        return 0.0
+
+    def look_after(self, now: int, woken_at: int) -> None:
+        """After a batch of events: send what is due, then pack what ended, then see to limits and the worker."""
+        if self.t_zero:
+            self.lag_ns_max = max(self.lag_ns_max, now - woken_at)
+            self.agenda.call(now)
+            self.send_ready()
+        for turn, error, offset in self.ended:
+            self.pack(turn, error, offset)
+        self.ended.clear()
+        if now >= self.check_at:
+            self.check_at = now + CHECK_NS
+            self.check_limits(now)
+        if self.outbox.queue:
+            self.poller.modify(self.pipe.fileno(), READABLE | WRITABLE if self.outbox.flush() else READABLE)
+
+    def send_ready(self) -> None:
+        """Send every turn that is due."""
+        ready = self.agenda.ready
+        while ready:
+            turn = ready.popleft()
+            try:
+                line = self.lines.place(turn)
+            except OSError as error:
+                self.end(turn, reason(error))
+            else:
+                self.deadlines.append((time.monotonic_ns() + self.plan.request_timeout_ns, turn, line))
+
+    def attend(self, fd: int, mask: int) -> None:
+        """What is no answer: the worker speaks, or something happened on a line that idles, connects or sends."""
+        if fd == self.pipe.fileno():
+            self.listen_to_worker()
+        elif line := self.lines.others.get(fd):
+            try:
+                self.lines.attend(line, mask)
+            except OSError as error:
+                self.fail(line, reason(error))
+
+    def finish(self, line: Line) -> None:
+        """The response is whole, or the server closed the connection."""
+        if line.is_ended or line.answered_by_closing:
+            self.part(line, "")
+        else:
+            self.fail(line, "the server closed the connection before its answer ended")
+
+    def fail(self, line: Line, error: str) -> None:
+        """A turn failed. That the server closed a kept connection in between is no fault of the request: try once more."""
+        turn = line.turn
+        assert turn is not None
+        if line.is_used and turn.n_tries == 1 and not any(data for _, _, data in line.reads):
+            self.lines.part(line, keep=False)
+            self.agenda.ready.append(turn)
+        else:
+            self.part(line, error)
+
+    def part(self, line: Line, error: str) -> None:
+        """A turn ended: free its line, and send what its end makes due before anything else."""
+        turn = line.turn
+        assert turn is not None
+        self.lines.part(line, keep=not error)
+        self.end(turn, error)
+        self.send_ready()
+
+    def end(self, turn: Turn, error: str) -> None:
+        """Close the books of a turn; its slot is free since its last byte arrived, by the best clock that there is."""
+        offset = self.offset_since_last()
+        at = turn.reads[-1][0] if turn.reads and not error else time.monotonic_ns()
+        if offset != NO_OFFSET and turn.reads and not error:
+            at = wall_ns(raw_stamp(turn.reads[-1][1])) - offset if turn.reads[-1][1] else at
+        self.n_reads += len(turn.reads)
+        self.ended.append((turn, error, offset))
+        self.agenda.end(turn, at, failed=bool(error))
+
+    def offset_since_last(self) -> int:
+        """Wall clock − monotonic clock; `NO_OFFSET` when it jumped since the last look, or without kernel stamps."""
+        offset = wall_minus_monotonic_ns()
+        if abs(offset - self.offset) > STEP_NS:
+            self.offset, self.clock_stepped = offset, True
+            return NO_OFFSET
+        return self.offset if self.lines.has_stamps else NO_OFFSET
+
+    def pack(self, turn: Turn, error: str, offset: int) -> None:
+        """Hand a turn to the worker: now where the next one depends on it, else later."""
+        message = ("reply", *reply_of(turn, error, offset))
+        if turn.has_more and not error:
+            self.outbox.say(message)
+        else:
+            self.outbox.keep(message)
+
+    def check_limits(self, now: int) -> None:
+        """End what ran out of time or grew without end, and tell how far the cell is."""
+        while self.deadlines and (self.deadlines[0][0] <= now or not self.deadlines[0][1].is_open):
+            _, turn, line = self.deadlines.popleft()
+            if line.turn is turn:
+                got = sum(len(data) for _, _, data in turn.reads)
+                self.part(line, f"timed out after {self.plan.request_timeout_ns / 1e9:g} s with {got} bytes received")
+        if self.t_zero and now >= self.tick_at:
+            self.tick_at = now + TICK_NS
+            for line in list(self.lines.listening.values()):
+                if sum(len(data) for _, _, data in line.reads) > MOST_ANSWER_BYTES:
+                    self.part(line, f"the answer is longer than {MOST_ANSWER_BYTES} bytes")
+            reads = self.n_reads + sum(len(line.reads) for line in self.lines.listening.values())
+            self.outbox.say(("tick", self.agenda.done, reads))
+            self.outbox.release(SAMPLES)
+
+    def listen_to_worker(self) -> None:
+        """Do what the worker says; end with it."""
+        with suppress(BlockingIOError):
+            data = self.pipe.recv(1 << 20)
+            if not data:
+                sys.exit(0)
+            for message in self.unpacker.feed(data):
+                self.obey(message)
+
+    def obey(self, message: Message) -> None:
+        """One message of the worker."""
+        name, *rest = message
+        if name == "send":
+            turn = Turn(*rest)
+            (self.agenda.go_on if turn.turn else self.agenda.add)(turn)
+        elif name == "release":
+            self.agenda.release(*rest)
+        elif name == "open":
+            self.lines.open_ahead(min(self.plan.streams or FEW, self.agenda.expected, MOST_OPENED_AHEAD))
+            self.outbox.say(("ready",))
+        elif name == "start":
+            gc.freeze()
+            self.cpu_ns = time.process_time_ns()
+            (self.t_zero,) = rest
+            self.agenda.start(self.t_zero)
+
+    def confess(self) -> None:
+        """Tell all that was kept back, and what this process thinks of itself."""
+        cpu_ns = time.process_time_ns() - self.cpu_ns
+        for turn, error, offset in self.ended:
+            self.pack(turn, error, offset)
+        self.outbox.release(len(self.outbox.kept))
+        self.outbox.say(("end", *Confession(self.lines.has_stamps, self.clock_stepped, self.lag_ns_max, cpu_ns)))
+        self.outbox.drain()
+
+
+def reason(error: Exception) -> str:
+    """Why a turn failed, in a few words."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return f"the answer is not HTTP: {error}"
+
+
+def settle(plan: Plan) -> None:
+    """Make the process punctual: its own CPUs, a fine timer, no garbage collector (nothing here makes cycles)."""
+    gc.disable()
+    with suppress(OSError, AttributeError):
+        if plan.cpus:
+            os.sched_setaffinity(0, plan.cpus)
+    with suppress(OSError):
+        Path("/proc/self/timerslack_ns").write_text("1000")
+
+
+def main(fd: int) -> None:
+    """Serve the worker at the other end of `fd`."""
+    pipe = socket.socket(fileno=fd)
+    unpacker = Unpacker()
+    messages: list[Message] = []
+    while not messages:
+        data = pipe.recv(1 << 16)
+        if not data:
+            return
+        messages += unpacker.feed(data)
+    _, *fields = messages[0]
+    plan = Plan(*fields)
+    settle(plan)
+    pipe.setblocking(False)
+    client = Client(pipe, plan, unpacker)
+    for message in messages[1:]:
+        client.obey(message)
+    client.run()
+    client.confess()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

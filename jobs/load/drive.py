@@ -1,0 +1,214 @@
+"""Owns the driving of one cell: requests out, rows back, limits kept. Does not own the loop that is timed, or engines.
+
+The timed loop is a process of its own (`jobs.load.client`). Here requests are serialised before the clock starts, later
+turns are made from the answers that they need, and what the client kept is parsed when the cell is over.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from contextlib import ExitStack
+
+from jobs.engines.base import Ask
+from jobs.errors import CellTimedOut
+from jobs.load.agenda import ANY
+from jobs.load.arrivals import send_offsets_ns
+from jobs.load.base import Measured, Progress, Traffic
+from jobs.load.process import ClientProcess, cpus_of_clients
+from jobs.load.turns import Answered, PromptFacts, answered, hash_of
+from jobs.load.wire import Confession, Message, Plan, Reply
+from storage.rows import RequestRow
+
+STREAMS_A_CLIENT = 2_048
+"""More streams at once get another client process. One core carries them with room to spare (docs/measuring.md)."""
+BATCH = 1_000
+"""Rows that are handed out at once, where somebody takes them while the cell runs."""
+WAIT_S = 0.5
+TELL_S = 0.9  # ticks come once a second, from each client
+SEEDS_A_REPEAT = 1_000_003  # so that no two conversations of any repeats share a seed
+
+
+def drive(traffic: Traffic) -> Measured:
+    """Drive one cell to its end: every conversation has ended, failed, or run into a limit.
+
+    The failure of a request is a row. Raises `CellTimedOut`, or `CellFailed` when the load client itself broke.
+    """
+    plans = plans_of(traffic)
+    with ExitStack() as stack:
+        clients = [ClientProcess(plan) for plan in plans]
+        for client in clients:
+            stack.callback(client.close)
+        return CellDrive(traffic, clients).run()
+
+
+def plans_of(traffic: Traffic) -> list[Plan]:
+    """One plan a client: a closed loop's slots are dealt out evenly."""
+    load = traffic.cell.load
+    is_closed = load.kind == "closed"
+    streams = min(load.concurrency, len(traffic.conversations)) if is_closed else 0
+    count = max(1, -(-(streams or min(len(traffic.conversations), STREAMS_A_CLIENT)) // STREAMS_A_CLIENT))
+    cpus = [traffic.client_cpus] * count if traffic.client_cpus else cpus_of_clients(count)
+    shares = [streams // count + (i < streams % count) for i in range(count)]
+    timeout_ns = round(load.request_timeout_s * 1e9)
+    return [Plan(traffic.endpoint.host, traffic.endpoint.port, shares[i], timeout_ns, cpus[i]) for i in range(count)]
+
+
+class CellDrive:
+    """One cell under way: what its clients have told so far. Conversation `i` belongs to client `i` modulo their number."""
+
+    def __init__(self, traffic: Traffic, clients: list[ClientProcess]) -> None:
+        self.traffic, self.clients = traffic, clients
+        self.answers: dict[int, list[list[int]]] = {}  # of conversations under way
+        self.prompts: dict[tuple[int, int], PromptFacts] = {}
+        self.rows: list[RequestRow] = []
+        self.late_send_ns: list[int] = []
+        self.first_sent_ns: int | None = None
+        self.last_ended_ns = self.merged_reads = self.lag_ns_max = self.n_reads = self.n_tokens = 0
+        self.ticks: dict[ClientProcess, tuple[int, int]] = {}
+        self.told = (time.monotonic(), 0)  # when the live view was last told, and the reads until then
+        self.ready = 0
+        self.t_zero = 0
+        self.confessions: list[Confession] = []
+
+    def run(self) -> Measured:
+        """Send, wait, and gather."""
+        deadline = time.monotonic() + self.traffic.cell.load.cell_timeout_s
+        self.hand_out_first_turns()
+        with selectors.DefaultSelector() as selector:
+            for client in self.clients:
+                selector.register(client, selectors.EVENT_READ, client)
+            while len(self.confessions) < len(self.clients):
+                for key, _ in selector.select(min(WAIT_S, max(0.0, deadline - time.monotonic()))):
+                    self.listen_to(key.data, selector)
+                if time.monotonic() > deadline:
+                    raise self.timed_out()
+        self.hand_over_rows()
+        return self.measured()
+
+    def hand_out_first_turns(self) -> None:
+        """Serialise the first turn of every conversation, and let the clients open their connections."""
+        cell, count = self.traffic.cell, len(self.traffic.conversations)
+        offsets = send_offsets_ns(cell.load, count, cell.load.seed + cell.repeat)
+        for index in range(count):
+            self.answers[index] = []
+            self.client_of(index).say(self.turn_message(index, offsets[index] if offsets else ANY))
+        for client in self.clients:
+            client.say(("open",))
+
+    def client_of(self, index: int) -> ClientProcess:
+        """The client that has this conversation."""
+        return self.clients[index % len(self.clients)]
+
+    def turn_message(self, index: int, t_due: int) -> Message:
+        """The next turn of a conversation, ready for the socket."""
+        cell, conversation, so_far = self.traffic.cell, self.traffic.conversations[index], self.answers[index]
+        turn = len(so_far)
+        ids = conversation.ids(so_far)
+        self.prompts[index, turn] = PromptFacts(len(ids), hash_of(ids))
+        ask = Ask(
+            prompt_ids=ids,
+            output_limit=cell.workload.output_limit,
+            sampling=cell.sampling,
+            ignore_eos=cell.workload.ignore_eos,
+            seed=cell.sampling.seed + SEEDS_A_REPEAT * cell.repeat + index,
+            category=conversation.prompt.category,
+        )
+        request = self.traffic.dialect.request(ask, self.traffic.endpoint)
+        return ("send", index, turn, turn + 1 < conversation.n_turns, t_due, request)
+
+    def listen_to(self, client: ClientProcess, selector: selectors.BaseSelector) -> None:
+        """Take what a client says."""
+        for name, *fields in client.hear():
+            if name == "reply":
+                self.take_reply(Reply(*fields))
+            elif name == "tick":
+                self.take_tick(client, *fields)
+            elif name == "ready":
+                self.take_ready()
+            elif name == "end":
+                self.confessions.append(Confession(*fields))
+                selector.unregister(client)
+
+    def take_ready(self) -> None:
+        """Start the clock when every client has its connections."""
+        self.ready += 1
+        if self.ready == len(self.clients):
+            self.t_zero = time.monotonic_ns()
+            for client in self.clients:
+                client.say(("start", self.t_zero))
+
+    def take_reply(self, reply: Reply) -> None:
+        """A turn ended: its row, and what its conversation does next."""
+        turn = answered(self.traffic, reply, self.prompts.pop((reply.conversation, reply.turn)), self.t_zero)
+        self.add_up(turn, reply)
+        if reply.error:
+            self.answers.pop(reply.conversation)  # the client has closed this conversation by itself
+        elif reply.turn + 1 == self.traffic.conversations[reply.conversation].n_turns:
+            self.answers.pop(reply.conversation)
+        elif turn.row.error:
+            self.answers.pop(reply.conversation)
+            self.client_of(reply.conversation).say(("release", reply.conversation))
+        else:
+            self.answers[reply.conversation].append(list(turn.row.output_ids))
+            self.client_of(reply.conversation).say(self.turn_message(reply.conversation, ANY))
+
+    def add_up(self, turn: Answered, reply: Reply) -> None:
+        """Keep the row, and what the whole cell wants to know."""
+        if reply.t_sent:
+            self.late_send_ns.append(reply.t_sent - reply.t_due)
+            sent = turn.row.t_sent_ns
+            self.first_sent_ns = sent if self.first_sent_ns is None else min(sent, self.first_sent_ns)
+        self.last_ended_ns = max(self.last_ended_ns, turn.ended_ns)
+        self.merged_reads += turn.merged_reads
+        self.lag_ns_max = max(self.lag_ns_max, turn.lag_ns)
+        self.n_reads += len(reply.sizes) // 8
+        self.n_tokens += sum(turn.row.chunk_tokens)
+        self.rows.append(turn.row)
+        if len(self.rows) >= BATCH and self.traffic.on_requests:
+            self.hand_over_rows()
+
+    def hand_over_rows(self) -> None:
+        """Give the rows so far to whoever takes them while the cell runs."""
+        self.rows.sort(key=lambda row: (row.index, row.turn))
+        if self.traffic.on_requests:
+            self.traffic.on_requests(self.rows)
+            self.rows = []
+
+    def take_tick(self, client: ClientProcess, done: int, reads: int) -> None:
+        """Tell the live view, about once a second."""
+        self.ticks[client] = (done, reads)
+        now, (before, reads_before) = time.monotonic(), self.told
+        if now - before < TELL_S:
+            return
+        total = sum(reads for _, reads in self.ticks.values())
+        tokens_a_read = self.n_tokens / self.n_reads if self.n_reads else 1.0
+        rate = (total - reads_before) / (now - before) * tokens_a_read
+        self.told = (now, total)
+        done = sum(done for done, _ in self.ticks.values())
+        self.traffic.on_progress(Progress(done, len(self.traffic.conversations), rate))
+
+    def timed_out(self) -> CellTimedOut:
+        """The cell took too long."""
+        done, total = sum(done for done, _ in self.ticks.values()), len(self.traffic.conversations)
+        return CellTimedOut(
+            f"a cell must end within `load.cell_timeout_s`: got {done} of {total} conversations after "
+            f"{self.traffic.cell.load.cell_timeout_s:g} s. Raise it, or lower `workload.limit` or `workload.output_limit`."
+        )
+
+    def measured(self) -> Measured:
+        """The cell as a whole."""
+        duration_ns = max(0, self.last_ended_ns - (self.first_sent_ns or 0))
+        has_stamps = all(confession.has_kernel_stamps for confession in self.confessions)
+        busiest_ns = max(confession.cpu_ns for confession in self.confessions)
+        batch_ns = max(confession.loop_lag_ns_max for confession in self.confessions)
+        return Measured(
+            requests=self.rows,
+            duration_ns=duration_ns,
+            clock="kernel" if has_stamps else "monotonic",
+            clock_stepped=any(confession.clock_stepped for confession in self.confessions),
+            late_send_ns=self.late_send_ns,
+            merged_reads=self.merged_reads,
+            loop_lag_ns_max=max(self.lag_ns_max, batch_ns),
+            client_cpu_share=busiest_ns / duration_ns if duration_ns else 0.0,
+        )

@@ -1,0 +1,192 @@
+"""Owns the TCP connections to the engine: opening, sending, keeping, closing. Does not own what is sent, or reading.
+
+One line carries one request at a time. Ended ones are kept for the next request (HTTP keep-alive) where both sides agree.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+import httptools
+
+from jobs.load.agenda import Turn
+from jobs.load.clock import ask_for_stamps
+
+READABLE, WRITABLE = select.POLLIN, select.POLLOUT
+CONNECT_TIMEOUT_S = 2.0
+
+
+class Line:
+    """A connection; also what the HTTP parser calls. The parser only says where a response ends: bodies are parsed later."""
+
+    __slots__ = (
+        "feed",
+        "fileno",
+        "is_ended",
+        "is_framed",
+        "is_used",
+        "parser",
+        "reads",
+        "recvmsg",
+        "sock",
+        "turn",
+        "unsent",
+    )
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.fileno = sock.fileno()
+        self.recvmsg: Any = sock.recvmsg
+        self.parser: Any = httptools.HttpResponseParser(self)
+        self.feed: Any = self.parser.feed_data
+        self.turn: Turn | None = None
+        self.reads: list[Any] = []  # those of the turn
+        self.unsent = memoryview(b"")
+        self.is_ended = False  # the response is whole
+        self.is_framed = False  # its head told a length or chunks: the end of the connection is not its end
+        self.is_used = False  # it carried a request before
+
+    def take(self, turn: Turn) -> None:
+        """Put a turn on this line."""
+        self.turn = turn
+        turn.n_tries += 1
+        turn.reads = self.reads = []
+        self.unsent = memoryview(turn.request)
+        self.is_ended = self.is_framed = False
+
+    @property
+    def is_keepable(self) -> bool:
+        return bool(self.is_ended and not self.unsent and self.parser.should_keep_alive())
+
+    @property
+    def answered_by_closing(self) -> bool:
+        """A response without length or chunks ends with the connection."""
+        return bool(self.reads[:-1]) and not self.is_framed and self.parser.get_status_code() >= 200
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self.is_framed = True
+
+    def on_message_complete(self) -> None:
+        self.is_ended = self.parser.get_status_code() >= 200  # 1xx announces another response
+
+
+class Lines:
+    """The connections of a client by file descriptor: `listening` for an answer, or `others` (idle, connecting, sending)."""
+
+    def __init__(self, poller: Any, host: str, port: int) -> None:
+        self.poller = poller
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self.family, self.address = found[0], found[4]
+        self.listening: dict[int, Line] = {}
+        self.others: dict[int, Line] = {}
+        self.idle: list[Line] = []
+        self.has_stamps = True
+
+    def open_ahead(self, count: int) -> None:
+        """Connect before the clock starts; what fails then fails again, as a row, when it is needed."""
+        with suppress(OSError):
+            for _ in range(count):
+                self.idle.append(self.open(CONNECT_TIMEOUT_S))
+
+    def open(self, timeout_s: float) -> Line:
+        """A new line; with a timeout of 0 its connection is still being made. `OSError` when it is refused at once."""
+        sock = socket.socket(self.family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.has_stamps &= ask_for_stamps(sock)
+            sock.settimeout(timeout_s)
+            with suppress(BlockingIOError):
+                sock.connect(self.address)
+            sock.settimeout(0.0)
+        except OSError:
+            sock.close()
+            raise
+        line = Line(sock)
+        self.others[line.fileno] = line
+        self.poller.register(line.fileno, READABLE)
+        return line
+
+    def place(self, turn: Turn) -> Line:
+        """A line for a turn: an idle one, or a new one, as a second try always gets. `OSError` when refused at once."""
+        while self.idle and turn.n_tries == 0:
+            line = self.idle.pop()
+            line.take(turn)
+            try:
+                self.push(line)
+            except OSError:
+                self.drop(line)  # the server had closed it
+            else:
+                return line
+        line = self.open(0.0)
+        line.take(turn)
+        self.poller.modify(line.fileno, READABLE | WRITABLE)
+        return line
+
+    def push(self, line: Line) -> None:
+        """Hand the kernel what it takes of the request; a line that sent all of it listens. `OSError` when it is broken."""
+        assert line.turn is not None
+        now = time.monotonic_ns()
+        try:
+            line.unsent = line.unsent[line.sock.send(line.unsent) :]
+        except BlockingIOError:
+            return
+        if line.unsent:
+            self.poller.modify(line.fileno, READABLE | WRITABLE)
+        else:
+            self.listen(line, now)
+
+    def listen(self, line: Line, t_sent: int) -> None:
+        """All was sent, or the server answers before.
+
+        `t_sent` is the time before the last call: to be interrupted after it can only make an answer look later than it was.
+        """
+        assert line.turn is not None
+        line.turn.t_sent = t_sent
+        self.listening[line.fileno] = self.others.pop(line.fileno)
+        self.poller.modify(line.fileno, READABLE)
+
+    def attend(self, line: Line, mask: int) -> None:
+        """Something happened on a line that does not listen. `OSError` when it is broken."""
+        if line.turn is None:
+            self.drop(line)  # the server closed it while it was idle, or spoke without being asked
+        elif error := line.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
+        elif mask & READABLE and is_readable(line.sock):
+            self.listen(line, time.monotonic_ns())
+        else:
+            self.push(line)
+
+    def part(self, line: Line, *, keep: bool) -> None:
+        """Take the turn from a line, and keep the line for the next one or close it."""
+        line.turn = None
+        if keep and line.is_keepable:
+            line.is_used = True
+            self.others[line.fileno] = self.listening.pop(line.fileno)
+            self.idle.append(line)
+        else:
+            self.drop(line)
+
+    def drop(self, line: Line) -> None:
+        """Close a line, and break its cycle with the parser: the client runs without a garbage collector."""
+        self.listening.pop(line.fileno, None)
+        self.others.pop(line.fileno, None)
+        if line in self.idle:
+            self.idle.remove(line)
+        self.poller.unregister(line.fileno)
+        line.sock.close()
+        line.parser = line.feed = line.recvmsg = None
+
+
+def is_readable(sock: socket.socket) -> bool:
+    """Whether there is something to read: an event may be meant for a socket that had this number before."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    return True
