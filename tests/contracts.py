@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from http.client import HTTPResponse
 from pathlib import Path
 from socket import create_connection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -84,7 +84,7 @@ class EngineContract:
         assert not control.is_healthy(running.endpoint, "/health")
         assert running.log.stat().st_size > 0
 
-    def ask(self, index: int = 0, **changes: object) -> Ask:
+    def ask(self, index: int = 0, **changes: Any) -> Ask:
         asked = Ask(self.prompts[index], self.short_limit, Sampling(), ignore_eos=True, category="math")
         return replace(asked, **changes)
 

@@ -56,6 +56,7 @@ class Lifeline:
         assert starter.stdin is not None
         self._pipe = starter.stdin
         if starter.wait() != 0:
+            self._pipe.close()
             raise SpecSweepError(f"the lifeline of {'='.join(marker)} must start: it ended with {starter.returncode}.")
 
     def close(self) -> None:
