@@ -6,7 +6,7 @@ A test subclasses `EngineContract` as `TestX`, fills in what it says, and inheri
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -165,6 +165,20 @@ class EngineContract:
             answers = list(pool.map(lambda _: answer_to(running, self.ask(1)), range(many)))
         assert [len(answer.output_ids) for answer in answers] == [self.short_limit] * many
 
+    def test_one_connection_carries_one_request_after_the_other(self, running: Running) -> None:
+        request = running.engine.dialect.request(self.ask(), running.endpoint)
+        with create_connection((running.endpoint.host, running.endpoint.port), timeout=120.0) as connection:
+            bodies = []
+            for _ in range(2):
+                connection.sendall(request)
+                with HTTPResponse(connection, method="POST") as response:
+                    response.begin()
+                    assert not response.will_close
+                    bodies.append(response.read())
+        answers = [running.engine.dialect.answer(payloads(body.splitlines())) for body in bodies]
+        assert [answer.error for answer in answers] == ["", ""]
+        assert answers[0].output_ids == answers[1].output_ids
+
     def test_a_client_that_goes_away_frees_its_slot(self, running: Running) -> None:
         long = running.engine.dialect.request(self.ask(output_limit=self.long_limit), running.endpoint)
         for _ in range(running.deployment.engine.batch):
@@ -219,7 +233,12 @@ def events_of(running: Running, ask: Ask, timeout_s: float = 120.0) -> list[byte
     """The payloads of the server-sent events of one request."""
     with exchange(running.engine.dialect.request(ask, running.endpoint), running.endpoint, timeout_s) as response:
         assert response.status == 200, response.read()
-        return [line[len(b"data: ") :].rstrip() for line in response if line.startswith(b"data: ")]
+        return payloads(response)
+
+
+def payloads(lines: Iterable[bytes]) -> list[bytes]:
+    """The payloads of the server-sent events in these lines."""
+    return [line[len(b"data: ") :].rstrip() for line in lines if line.startswith(b"data: ")]
 
 
 @contextmanager

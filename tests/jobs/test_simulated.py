@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -18,12 +22,12 @@ from jobs.engines import control  # noqa: E402
 from jobs.engines.base import Ask, Site  # noqa: E402
 from jobs.engines.host.backend import Generate, Step  # noqa: E402
 from jobs.engines.host.simulated import EOS, acceptance, load  # noqa: E402
-from jobs.engines.own_host import host_config  # noqa: E402
+from jobs.engines.own_host import PROJECT, host_config  # noqa: E402
 from jobs.engines.script import make_script  # noqa: E402
 from jobs.engines.simulated import SimulatedEngine  # noqa: E402
 from jobs.errors import BadInput, EngineDidNotStart, EngineHung, WrongEngine  # noqa: E402
 from jobs.spec import Deployment, Draft, Engine, Model, Sampling  # noqa: E402
-from tests.contracts import EngineContract, Running, answer_to, events_of, start  # noqa: E402
+from tests.contracts import EngineContract, Running, answer_to, events_of, exchange, start  # noqa: E402
 
 NGRAM = Draft(method="ngram", k=3)
 
@@ -60,8 +64,50 @@ class TestSimulatedEngine(EngineContract):
             "no room": (deployed(batch=0), r"`engine\.batch` must be at least 1"),
         }
 
+    def test_every_step_arrives_by_itself_as_it_happens(self, tmp_path: Path) -> None:
+        """Ten steps of 40 ms: each is one read of its own, and comes when it is due, not in a bunch."""
+        running = start(self.engine(), deployed(Draft(), step_ms=40), tmp_path)
+        try:
+            ask = Ask([1], 10, Sampling(), ignore_eos=True)
+            with exchange(running.engine.dialect.request(ask, running.endpoint), running.endpoint) as response:
+                reads = [(response.read1(), time.monotonic()) for _ in range(10)]
+        finally:
+            assert running.process.stop()
+        assert [read.count(b"data: ") for read, _ in reads[:-1]] == [1] * 9
+        gaps_s = [after - before for (_, before), (_, after) in pairwise(reads)]
+        assert median(gaps_s) == pytest.approx(0.04, abs=0.01)
+
     def test_says_that_it_is_simulated(self, running: Running) -> None:
         assert running.engine.facts(running.deployment, running.endpoint).simulated
+
+
+def test_the_launch_is_a_pure_function_of_deployment_and_site(tmp_path: Path) -> None:
+    deployment = deployed()
+    launch = SimulatedEngine().launch(deployment, Site(8123, "nonce", tmp_path / "model", tmp_path / "draft", tmp_path))
+    assert launch.argv[:-1] == (
+        sys.executable,
+        *("-m", "jobs.engines.host", "--backend", "simulated", "--port", "8123", "--name", "nonce", "--config"),
+    )
+    config = json.loads(launch.argv[-1])
+    assert Engine(**config["engine"]) == deployment.engine
+    assert Draft(**config["draft"]) == deployment.draft
+    assert Model(**config["model"]) == deployment.model
+    assert (config["model_dir"], config["draft_dir"]) == (str(tmp_path / "model"), str(tmp_path / "draft"))
+    assert launch.env == {"PYTHONPATH": str(PROJECT)}
+    assert launch.health_path == "/health"
+
+
+@pytest.mark.parametrize(
+    ("python", "path"),
+    [
+        pytest.param(".venvs/x/bin/python", str(PROJECT / ".venvs/x/bin/python"), id="relative to the project"),
+        pytest.param("/opt/x/bin/python", "/opt/x/bin/python", id="absolute"),
+    ],
+)
+def test_the_interpreter_is_a_field(python: str, path: str, tmp_path: Path) -> None:
+    deployment = deployed()
+    deployment = replace(deployment, engine=replace(deployment.engine, python=python))
+    assert SimulatedEngine().launch(deployment, Site(1, "n", tmp_path, None, tmp_path)).argv[0] == path
 
 
 @pytest.mark.parametrize(
