@@ -48,16 +48,17 @@ class Running:
         return prepared
 
 
-def measure_cell(running: Running, order: CellOrder, position: int) -> CellResult:
-    """One try at a cell. What fails in it, the engine too, is in the row."""
+def measure_cell(running: Running, order: CellOrder, position: int) -> tuple[CellResult, EngineFailed | None]:
+    """One try at a cell, and what is wrong with the engine after it. What fails in the cell is in its row."""
     row = new_row(running.spec, order, position)
     try:
         prepared = running.prepare(order.cell.workload)
         row = replace(row, caches_reset=running.engine.reset(running.endpoint))
         warm_up(running, order)
         return drive_cell(running, order, row, prepared)
-    except SpecSweepError as fault:
-        return CellResult(failed(row, fault))
+    except SpecSweepError as raised:
+        fault = raised if isinstance(raised, EngineFailed) else engine_fault(running)
+        return CellResult(failed(row, fault or raised)), fault
 
 
 def warm_up(running: Running, order: CellOrder) -> None:
@@ -68,7 +69,9 @@ def warm_up(running: Running, order: CellOrder) -> None:
         drive(_traffic(running, order, warmup_conversations(cell.load.warmup, running.tokenizer)))
 
 
-def drive_cell(running: Running, order: CellOrder, row: CellRow, prepared: Sequence[Conversation]) -> CellResult:
+def drive_cell(
+    running: Running, order: CellOrder, row: CellRow, prepared: Sequence[Conversation]
+) -> tuple[CellResult, EngineFailed | None]:
     """The timed part, between two readings of the engine's counters."""
     cell, engine, endpoint = order.cell, running.engine, running.endpoint
     running.control.show(SessionProgress("measuring", cell.id, cell.label, 0, len(prepared)))
@@ -82,7 +85,7 @@ def drive_cell(running: Running, order: CellOrder, row: CellRow, prepared: Seque
         row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.requests)
     else:
         row = failed(row, fault)
-    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt))
+    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt)), fault
 
 
 def engine_fault(running: Running) -> EngineFailed | None:

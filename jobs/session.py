@@ -19,8 +19,8 @@ from jobs.control import SessionControl, SessionProgress
 from jobs.engines import engine_named
 from jobs.engines.base import Endpoint, EngineFacts, Site
 from jobs.engines.process import EngineProcess, free_port
-from jobs.errors import SpecSweepError
-from jobs.measure import Running, engine_fault, measure_cell, utc_now
+from jobs.errors import EngineFailed, SpecSweepError
+from jobs.measure import Running, measure_cell, utc_now
 from jobs.models import resolve
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
 from jobs.spec import SessionSpec
@@ -73,6 +73,8 @@ class _Session:
         self.log = log
         self.process: EngineProcess | None = None
         self.started = time.perf_counter()
+        self.ready_s: float | None = None
+        self.fault: EngineFailed | None = None
 
     def run(self) -> Iterator[Event]:
         row = new_row(self.spec, self.site)
@@ -84,7 +86,7 @@ class _Session:
                 yield failed(row, fault, self.elapsed_s())
             return
         try:
-            row = with_facts(replace(row, ready_s=self.elapsed_s()), facts)
+            row = with_facts(replace(row, ready_s=self.ready_s), facts)
             yield row
             yield from self.measure(running)
             row = self.at_the_end(row, running)
@@ -108,7 +110,9 @@ class _Session:
         endpoint = Endpoint("127.0.0.1", site.port, nonce)
         self.process = process = EngineProcess.start(launch, self.log, nonce, self.scratch)
         self.control.own(process.stop)
-        process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed)
+        self.ready_s = process.wait_ready(
+            endpoint, launch.health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
+        )
         facts = engine.facts(deployment, endpoint)
         running = Running(self.spec, engine, endpoint, launch.health_path, process, tokenizer, self.site.gpus, self.control)
         return running, facts
@@ -118,21 +122,20 @@ class _Session:
         for position, order in enumerate(self.spec.orders):
             if self.control.is_stopping:
                 return
-            result = measure_cell(running, order, position)
+            result, self.fault = measure_cell(running, order, position)
             if self.control.is_killed:
                 return
             yield result
-            if engine_fault(running) is not None:
+            if self.fault is not None:
                 return
 
     def at_the_end(self, row: SessionRow, running: Running) -> SessionRow:
         """What only the end can tell: the peak of memory, or how the engine failed."""
         self.control.show(SessionProgress("stopping"))
-        fault = None if self.control.is_killed else engine_fault(running)
-        if fault is not None:
-            return replace(row, error_kind=fault.kind, error=fault.text)
         if self.control.is_killed:
             return row
+        if self.fault is not None:
+            return replace(row, error_kind=self.fault.kind, error=self.fault.text)
         peak = running.engine.facts(self.spec.deployment, running.endpoint).peak_memory_bytes
         return replace(row, peak_memory_bytes=peak)
 

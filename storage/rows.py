@@ -30,7 +30,7 @@ class SessionRow:
     status: str  # "ok" (was ready) | "failed" (never was, or its worker died)
     started_at: str  # UTC, ISO 8601
     ready_s: float | None = None  # from process start to the first good health check; None = never
-    ended_s: float | None = None  # from process start to the end of its process tree
+    ended_s: float | None = None  # from the session's start to the end of the engine's process tree
     error_kind: str = ""
     error: str = ""  # message, then the tail of the engine's log
     engine_version: str = ""
