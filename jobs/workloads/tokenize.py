@@ -18,6 +18,13 @@ from jobs.workloads.base import Conversation, Prompt
 
 Message = Mapping[str, str]
 
+FIXED_DAY = (
+    "{%- macro strftime_now(format) %}{{ format | replace('%d', '01') | replace('%m', '01') | replace('%b', 'Jan')"
+    " | replace('%B', 'January') | replace('%Y', '2025') }}{% endmacro -%}"
+)
+"""Put before every chat template. Some (Llama 3, gpt-oss) write today's date into the system prompt, which would make the
+prompts of a sweep that is resumed tomorrow others than its baseline's."""
+
 
 class ChatTokenizer:
     """The tokenizer and the chat template of a model, without the model.
@@ -58,7 +65,11 @@ class ChatTokenizer:
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **self.template_args
+                list(messages),
+                chat_template=FIXED_DAY + self._tokenizer.get_chat_template(),
+                tokenize=False,
+                add_generation_prompt=True,
+                **self.template_args,
             )
         except TemplateError as error:
             raise BadInput(
@@ -101,29 +112,28 @@ def conversations(prompts: Sequence[Prompt], tokenizer: ChatTokenizer) -> list[C
     return [ChatConversation(prompt, tokenizer, tuple(tokenizer.encode(_messages(prompt.turns, [])))) for prompt in prompts]
 
 
+def prompt_tokens(conversation: Conversation) -> int:
+    """Tokens of the longest prompt of a conversation with empty answers: of all its turns, where there is a template."""
+    return max(len(conversation.ids([()] * turn)) for turn in range(conversation.n_turns))
+
+
 def check_lengths(conversations: Sequence[Conversation], output_limit: int, max_length: int) -> None:
     """Raise `BadInput` when a conversation may not fit into `max_length` tokens (0 = not known, nothing is checked).
 
     A conversation needs all its turns and all its answers, each as long as the limit allows. Nothing is ever cut.
     """
-    needs = {conversation.prompt.question_id: _tokens_needed(conversation, output_limit) for conversation in conversations}
-    too_long = {question: need for question, need in needs.items() if need > max_length > 0}
+    needs = {item.prompt.question_id: prompt_tokens(item) + item.n_turns * output_limit for item in conversations}
+    too_long = [item for item in conversations if needs[item.prompt.question_id] > max_length > 0]
     if not too_long:
         return
-    worst = max(too_long, key=lambda question: too_long[question])
-    turns = next(item.n_turns for item in conversations if item.prompt.question_id == worst)
-    answers = f"{turns} answers of {output_limit}" if turns > 1 else f"an answer of {output_limit}"
+    worst = max(too_long, key=lambda item: needs[item.prompt.question_id])
+    need = needs[worst.prompt.question_id]
     raise BadInput(
         f"Prompt and answers must fit into {max_length} tokens (`engine.max_length`, or the model's own limit): question "
-        f"{worst} has {too_long[worst] - turns * output_limit} tokens and {answers}, {too_long[worst]} in all. "
-        f"{len(too_long)} of {len(needs)} questions do not fit. Raise `engine.max_length` where the model allows it, lower "
-        "`workload.output_limit`, or leave categories out."
+        f"{worst.prompt.question_id} has {prompt_tokens(worst)} tokens and {worst.n_turns} × {output_limit} for answers, "
+        f"{need} in all. {len(too_long)} of {len(needs)} questions do not fit. Raise `engine.max_length` to {need} where "
+        "the model allows it, lower `workload.output_limit`, or leave categories out."
     )
-
-
-def _tokens_needed(conversation: Conversation, output_limit: int) -> int:
-    prompts = len(conversation.ids([()] * (conversation.n_turns - 1)))
-    return prompts + conversation.n_turns * output_limit
 
 
 def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[Message]:
@@ -144,10 +154,10 @@ def _load(model_dir: Path) -> Any:
         try:
             return AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            first_line = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = str(error).partition("\n")[0].strip(" .:") or type(error).__name__
             raise BadInput(
-                f"The model's folder must hold a tokenizer (tokenizer.json, tokenizer_config.json): {model_dir} does not: "
-                f"{first_line}. Save the tokenizer there."
+                f"The model's folder must hold a tokenizer (tokenizer.json, tokenizer_config.json): {model_dir} does not "
+                f"({reason}). Save the tokenizer there."
             ) from error
 
 

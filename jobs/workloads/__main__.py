@@ -1,0 +1,78 @@
+"""Owns `python -m jobs.workloads NAME`: what a workload holds, and how long it is for a model. Does not own any data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.errors import BadInput
+from jobs.models import resolve
+from jobs.spec import Workload
+from jobs.workloads import WORKLOADS, load_prompts
+from jobs.workloads.base import Prompt
+from jobs.workloads.tokenize import ChatTokenizer, conversations, prompt_tokens
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one line a category; 2 for bad input, with its one line on stderr."""
+    options = _parser().parse_args(argv)
+    workload = Workload(name=options.workload, categories=options.category, limit=options.limit, seed=options.seed)
+    try:
+        prompts = load_prompts(workload)
+        lengths = _lengths(prompts, options.model) if options.model else {}
+    except BadInput as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(str(error), markup=False)
+        return 2
+    Console().print(_table(options.workload, prompts, lengths))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jobs.workloads", description="What a workload holds.")
+    parser.add_argument("workload", help=f"one of: {', '.join(sorted(WORKLOADS))}")
+    parser.add_argument(
+        "--model", help="count tokens with the tokenizer and chat template of this model; named as in `model.path`"
+    )
+    parser.add_argument("--category", action="append", default=[], help="only this category; may be given several times")
+    parser.add_argument("--limit", type=int, default=0, help="as workload.limit")
+    parser.add_argument("--seed", type=int, default=0, help="as workload.seed")
+    return parser
+
+
+def _lengths(prompts: Sequence[Prompt], model: str) -> dict[str, int]:
+    """question_id → tokens of all its turns in the chat template."""
+    tokenizer = ChatTokenizer(resolve(model))
+    return {item.prompt.question_id: prompt_tokens(item) for item in conversations(prompts, tokenizer)}
+
+
+def _table(title: str, prompts: Sequence[Prompt], lengths: dict[str, int]) -> Table:
+    columns = ["category", "prompts", "multi-turn"] + ["tokens min", "median", "max"] * bool(lengths)
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "category" else "right")
+    by_category: dict[str, list[Prompt]] = defaultdict(list)
+    for prompt in prompts:
+        by_category[prompt.category].append(prompt)
+    for category in sorted(by_category):
+        table.add_row(category, *_row(by_category[category], lengths))
+    table.add_section()
+    table.add_row("all", *_row(prompts, lengths))
+    return table
+
+
+def _row(prompts: Sequence[Prompt], lengths: dict[str, int]) -> list[str]:
+    cells = [len(prompts), sum(prompt.multiturn for prompt in prompts)]
+    if lengths:
+        tokens = [lengths[prompt.question_id] for prompt in prompts]
+        cells += [min(tokens), round(median(tokens)), max(tokens)]
+    return [str(cell) for cell in cells]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
