@@ -1,0 +1,237 @@
+"""Owns composition: command line and conf/ → one `Sweep`; the only module that knows Hydra and OmegaConf.
+
+Does not own the meaning of a grid (grid) or the wording of an error (complaints).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs.errors import BadInput
+from orchestrator.complaints import no_such_choice, no_such_field, type_at, worded
+from orchestrator.grid import Grid, Point
+from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "conf"
+CONFIG = "config"
+FREE = re.compile(r"\+{0,2}((?:axes|engine\.args|draft\.args)(?:[.=].*))", re.DOTALL)
+DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
+
+ConfigStore.instance().store("schema", SweepConfig)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A composed sweep: what surrounds the cells, and what `grid.expand` makes them of. `text`: all of it as YAML."""
+
+    mode: Mode
+    run: Run
+    cluster: Cluster
+    limits: Limits
+    points: tuple[Point, ...]
+    grid: Grid
+    text: str
+
+
+def compose(argv: Sequence[str]) -> Sweep | None:
+    """The sweep that a command line asks for; None when it only asked to be shown something (--help, --cfg job).
+
+    Raises `BadInput`, one line, for every mistake in the command line or in conf/.
+    """
+    _refuse_multirun(argv)
+    received: list[Sweep | BadInput] = []
+
+    def receive(config: DictConfig) -> None:  # runs inside Hydra, which prints its own words over what is raised here
+        try:
+            received.append(_sweep(config))
+        except (HydraException, OmegaConfBaseException) as error:
+            received.append(BadInput(worded(error)))
+        except BadInput as error:
+            received.append(error)
+
+    try:
+        _run_hydra(receive, [_freed(item) for item in argv])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise BadInput(worded(error)) from error
+    if received and isinstance(received[0], BadInput):
+        raise received[0]
+    return received[0] if received else None  # type: ignore[return-value]
+
+
+def _run_hydra(task: Any, argv: Sequence[str]) -> None:
+    """Hydra reads `sys.argv`, and shows causes only where its own summary is turned off."""
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["sweep.py", *argv], "1"
+    try:
+        hydra.main(config_path=str(CONF), config_name=CONFIG, version_base="1.3")(task)()
+    finally:
+        sys.argv = before[0]
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before[1] is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before[1]
+
+
+def _refuse_multirun(argv: Sequence[str]) -> None:
+    if {"-m", "--multirun"} & set(argv) or any(item.startswith("hydra.mode=") for item in argv):
+        raise BadInput(
+            "a sweep is one run: got --multirun. Give the values as axes, 'axes.draft=[none,ngram]', or a grid, +grid=NAME."
+        )
+
+
+def _freed(override: str) -> str:
+    """Hydra adds a key to a free-form mapping only with `++`, and would nest a dotted axis: write both as it wants them."""
+    if not (found := FREE.fullmatch(override)):
+        return override
+    free = found[1]
+    if axis := DOTTED_AXIS.fullmatch(free):
+        return f"++axes={{{axis[1]}:{axis[2]}}}"
+    return f"++{free}"
+
+
+def _sweep(config: DictConfig) -> Sweep:
+    plain = _plain(config)
+    chosen = HydraConfig.get().runtime.choices
+    axes = _axes(plain["axes"])
+    folders = {key: values for key, values in axes.items() if "." not in key}
+    _refuse_idle_overrides(axes)
+    settings = OmegaConf.merge(
+        OmegaConf.structured(SweepConfig), {key: plain[key] for key in ("mode", "run", "cluster", "limits")}
+    )
+    found: Any = OmegaConf.to_object(settings)
+    _refuse_limits_below_one(found.limits)
+    found.run.name = found.run.name or chosen.get("grid") or "sweep"
+    return Sweep(
+        mode=found.mode,
+        run=found.run,
+        cluster=found.cluster,
+        limits=found.limits,
+        points=tuple(_points(plain, chosen, folders)),
+        grid=_grid(plain, axes),
+        text=OmegaConf.to_yaml(config, resolve=True),
+    )
+
+
+def _grid(plain: Mapping[str, Any], axes: Mapping[str, list[Any]]) -> Grid:
+    if plain["baseline"] not in ("none", ""):
+        raise BadInput(
+            f'`baseline` must be none (pair with no speculation) or "" (add no baselines): got {plain["baseline"]!r}.'
+        )
+    return Grid(
+        fields={key: values for key, values in axes.items() if "." in key},
+        exclude=[_rule(rule) for rule in plain["exclude"]],
+        repeats=plain["repeats"],
+        baseline=bool(plain["baseline"]),
+        folders=[key for key in axes if "." not in key],
+    )
+
+
+def _points(plain: Mapping[str, Any], chosen: Mapping[str, str], folders: Mapping[str, list[Any]]) -> list[Point]:
+    """One composition per combination of folders: the slow part, about 85 ms each."""
+    base = {name: str(chosen.get(name)) for name in PARTS}
+    if not folders:
+        return [Point(base, {name: plain[name] for name in PARTS})]
+    return [_point(base, dict(zip(folders, choices, strict=True))) for choices in product(*folders.values())]
+
+
+def _point(base: Mapping[str, str], choices: Mapping[str, str]) -> Point:
+    overrides = [*HydraConfig.get().overrides.task, *(f"{folder}={choice}" for folder, choice in choices.items())]
+    plain = _plain(hydra.compose(CONFIG, overrides=overrides))
+    return Point({**base, **choices}, {name: plain[name] for name in PARTS})
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain data; `BadInput` for a key that `+` smuggled past the schema."""
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    for key, value in plain.items():
+        _refuse_unknown(key)
+        if isinstance(value, dict) and key != "axes":
+            for name in value:
+                _refuse_unknown(f"{key}.{name}")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _refuse_unknown(key: str) -> None:
+    if type_at(key) is None:
+        raise BadInput(no_such_field(key))
+
+
+def _axes(plain: Mapping[str, Any]) -> dict[str, list[Any]]:
+    flat = {}
+    for key, values in plain.items():
+        nested = {f"{key}.{name}": item for name, item in values.items()} if isinstance(values, dict) else {key: values}
+        flat.update({name: _values(name, item) for name, item in nested.items()})
+    return flat
+
+
+def _values(key: str, values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"`axes.{key}` must be a list of values: got {values!r}. Write [{values}].")
+    return [_value(key, item) for item in values]
+
+
+def _value(key: str, value: Any) -> Any:
+    """One value of an axis or of an exclude, as the schema types it."""
+    section, _, name = key.partition(".")
+    if section not in PARTS:
+        raise BadInput(
+            f"an axis or exclude must be of a part of a cell: got `{key}`. Parts: {', '.join(PARTS)}. Use one of them."
+        )
+    if not name:
+        return _choice(section, value)
+    _refuse_unknown(key)
+    node = OmegaConf.structured(SweepConfig)
+    OmegaConf.update(node, key, value, force_add=".args." in key)
+    typed: Any = OmegaConf.to_container(node)
+    for step in key.split("."):
+        typed = typed[step]
+    return typed
+
+
+def _choice(folder: str, choice: Any) -> str:
+    known = GlobalHydra.instance().config_loader().get_group_options(folder)
+    if choice not in known:
+        raise BadInput(no_such_choice(folder, choice, known))
+    return str(choice)
+
+
+def _rule(rule: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {
+        key: [_value(key, item) for item in (value if isinstance(value, list) else [value])] for key, value in rule.items()
+    }
+
+
+def _refuse_limits_below_one(limits: Limits) -> None:
+    for name, value in vars(limits).items():
+        if value < 1:
+            raise BadInput(f"`limits.{name}` must be at least 1: got {value}.")
+
+
+def _refuse_idle_overrides(axes: Mapping[str, Any]) -> None:
+    """What Hydra would accept and the grid would not mean: a choice that an axis sets, and two files merged into one."""
+    for override in HydraConfig.get().overrides.task:
+        key, _, value = override.lstrip("+").partition("=")
+        if key in axes:
+            remedy = value if value.startswith("[") else f"[{value}]"
+            raise BadInput(
+                f"`{key}` is an axis here, so {override} would change nothing. Narrow the axis: 'axes.{key}={remedy}'."
+            )
+        if key in PARTS and value.startswith("["):
+            raise BadInput(
+                f"`{key}` takes one choice: got {value}. To sweep over several, make it an axis: 'axes.{key}={value}'."
+            )

@@ -1,0 +1,51 @@
+"""Owns how a plan is told to a person: what would run, how long, and what that costs. Pure. Does not own the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jobs.spec import Cell, Deployment, SessionSpec
+from orchestrator.expected import Expectation
+from orchestrator.progress import words_of
+
+
+def describe(name: str, cells: Sequence[Cell], plan: Sequence[SessionSpec], expectation: Expectation) -> str:
+    """The plan of a run as text: cells, sessions, engine starts, expected duration and where that is from, GPU-hours."""
+    left = sum(len(session.orders) for session in plan)
+    head = f"{name}: {counted(len(cells), 'cell')}, {len(cells) - left} measured, {left} to measure"
+    if not plan:
+        return f"{head}. Nothing to do: everything is already measured."
+    return "\n".join([head, *_costs(plan, expectation), *_queues(plan), "", *_sessions(plan)])
+
+
+def counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _costs(plan: Sequence[SessionSpec], expectation: Expectation) -> Iterator[str]:
+    total_s = sum(session.expected_s for session in plan)
+    n = len(plan)
+    yield f"{counted(n, 'session')}, {counted(n, 'engine start')}, about {words_of(total_s)} if they run one by one"
+    yield f"expected from {expectation.source}"
+    if gpu_s := sum(session.expected_s * session.deployment.gpus for session in plan):
+        yield f"{gpu_s / 3600:.2f} GPU-hours"
+
+
+def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:
+    cells = [order.cell for session in plan for order in session.orders]
+    if queued := sum(cell.load.concurrency > cell.deployment.engine.batch for cell in cells):
+        yield f"{counted(queued, 'cell')} with load.concurrency above engine.batch: they queue, and TTFT shows it"
+
+
+def _sessions(plan: Sequence[SessionSpec]) -> Iterator[str]:
+    for number, session in enumerate(plan, 1):
+        gpus = f", {counted(session.deployment.gpus, 'GPU')}" if session.deployment.gpus else ""
+        size = f"{counted(len(session.orders), 'cell')}, about {words_of(session.expected_s)}{gpus}"
+        yield f"{number:4}  {_told(session.deployment)}: {size}"
+
+
+def _told(deployment: Deployment) -> str:
+    draft, engine = deployment.draft, deployment.engine
+    k = f" k={draft.k}" if draft.k else ""
+    tp = f" tp={engine.tp}" if engine.tp > 1 else ""
+    return f"{deployment.model.name or deployment.model.path} {engine.name}{tp} {draft.name or draft.method}{k}"

@@ -1,0 +1,95 @@
+"""Owns the connection to Ray: one of our own, which leaves nothing behind, or one that exists. Does not own its use."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import ray
+
+from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
+from jobs.errors import BadInput, SpecSweepError
+from orchestrator.settings import Cluster, Kind
+
+MARKER = "SPECSWEEP_DRIVER"
+OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
+TRIES = 2  # on a loaded machine Ray's own start-up limit is sometimes too short
+PRIVATE = {
+    "SPT_NOENV": "1",  # a process that writes its title over its environment would lose the marker
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a session without GPUs sees none
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+def connected(cluster: Cluster) -> AbstractContextManager[Path | None]:
+    """Ray, for the length of the context. Yields the folder for files of sessions: None where they are on other machines.
+
+    Raises `BadInput` when there is no cluster at the address.
+    """
+    return _existing(cluster) if cluster.kind is Kind.ray else _own(cluster)
+
+
+@contextmanager
+def _own(cluster: Cluster) -> Iterator[Path]:
+    """A Ray on 127.0.0.1 with a folder, a token and a lifeline of its own: a SIGKILL of this process leaves none of them."""
+    folder = Path(tempfile.mkdtemp(prefix="sweep-", dir="/tmp"))  # short: Unix sockets have about 100 characters
+    marker = (MARKER, secrets.token_hex(8))
+    os.environ.update({**PRIVATE, marker[0]: marker[1], "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    with Lifeline(marker, [folder]):
+        try:
+            _start(cluster, folder)
+            yield folder
+        finally:
+            ray.shutdown()
+            end_tree(marker, grace_s=GRACE_S)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.environ.pop(MARKER)
+            os.environ.pop("RAY_AUTH_TOKEN")
+
+
+def _start(cluster: Cluster, folder: Path) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(
+                "local",  # never joins a stray cluster
+                num_cpus=cluster.num_cpus,
+                num_gpus=cluster.num_gpus,
+                namespace=cluster.namespace,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                object_store_memory=OBJECT_STORE_BYTES,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+            )
+            return
+        except Exception as failure:  # Ray's start-up raises bare ones
+            ray.shutdown()
+            if not left:
+                raise SpecSweepError(f"Ray must start on this machine: {_line(failure)} Run the command again.") from failure
+
+
+@contextmanager
+def _existing(cluster: Cluster) -> Iterator[None]:
+    try:
+        ray.init(cluster.address, namespace=cluster.namespace, log_to_driver=False, logging_level="error")
+    except Exception as failure:  # ConnectionError, RuntimeError and others, by version
+        raise BadInput(
+            f"`cluster.address` must lead to a Ray cluster: got {cluster.address!r} ({_line(failure)}) "
+            "Start one with `ray start --head`, or use cluster=local."
+        ) from failure
+    try:
+        yield None
+    finally:
+        ray.shutdown()
+
+
+def _line(failure: Exception) -> str:
+    return " ".join(str(failure).split())[:300] or type(failure).__name__

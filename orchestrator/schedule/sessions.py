@@ -1,0 +1,222 @@
+"""Owns the way of sessions through Ray: admitted by the ledger, run by one actor each, results streamed back in any order.
+
+Does not own what a session does (`jobs.session`) or what is written. One of the two places where errors become rows: here,
+that an actor or a node died.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from jobs.control import SessionControl, SessionProgress
+from jobs.engines.lifeline import GRACE_S
+from jobs.measure import new_row as new_cell_row
+from jobs.session import Event, SessionLog, SessionSite, run_session
+from jobs.session import new_row as new_session_row
+from jobs.spec import SessionSpec
+from orchestrator.ledger import Ledger, Node, Seat
+from storage.rows import FAILED, CellResult, SessionRow
+
+TICK_S = 0.5  # how long an event, a signal or a progress may wait
+STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
+
+
+@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=3)  # run, stop, progress; an attempt is ours, never Ray's
+class SessionActor:
+    """One session on its node."""
+
+    def __init__(self) -> None:
+        self.control = SessionControl()
+
+    def run(self, spec: SessionSpec, site: SessionSite) -> Iterator[Event]:
+        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+        yield from run_session(spec, replace(site, gpus=gpus), self.control)
+
+    def stop(self, at_once: bool) -> None:
+        if at_once:
+            self.control.stop_now()
+        else:
+            self.control.stop_after_cell()
+
+    def progress(self) -> SessionProgress:
+        return self.control.progress()
+
+
+@dataclass
+class Running:
+    """A session on an actor, and what it has told so far."""
+
+    spec: SessionSpec
+    seat: Seat
+    actor: Any
+    stream: Any
+    row: SessionRow | None = None
+    n_results: int = 0
+    asked: Any = None  # the progress that is on its way
+    stopping: int = 0  # what it was told: 1 = after this cell, 2 = at once
+
+
+Watch = Callable[[SessionSpec, SessionProgress | None], None]
+"""Told how far a session is; None = it has ended."""
+
+
+class Scheduler:
+    """Runs plans on a connected Ray; a context manager that no session outlives."""
+
+    def __init__(self, stop_level: Callable[[], int], watch: Watch, scratch: Path | None) -> None:
+        """`stop_level`: 0 = go on, 1 = finish the running cells, 2 = stop at once. `scratch`: where sessions of this very
+        machine put files; None = each node its own folder."""
+        self._stop_level = stop_level
+        self._watch = watch
+        self._scratch = scratch
+        self._ledger = Ledger(cluster_nodes())
+        self._running: list[Running] = []
+        self._quiet_until = 0.0
+
+    def refuse_impossible(self, plan: Sequence[SessionSpec]) -> None:
+        """`BadInput` for the first session that no node could ever hold."""
+        self._ledger.refuse_impossible(spec.deployment for spec in plan)
+
+    def run(self, plan: Sequence[SessionSpec]) -> Iterator[Event]:
+        """Every event of every session, as it comes; ends when all sessions have, or were told to stop."""
+        waiting = deque(plan)
+        while self._running or (waiting and not self._stop_level()):
+            self._admit(waiting)
+            yield from self._events()
+            self._ask_progress()
+            self._pass_on_stop()
+
+    def close(self) -> None:
+        """Stop what runs, engines first: an actor killed before its engine would leave that to the lifeline."""
+        stops = [running.actor.stop.remote(True) for running in self._running]
+        if stops:
+            ray.wait(stops, num_returns=len(stops), timeout=STOP_LIMIT_S)
+        for running in self._running:
+            ray.kill(running.actor)
+        self._running.clear()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _admit(self, waiting: deque[SessionSpec]) -> None:
+        while waiting and not self._stop_level() and time.monotonic() >= self._quiet_until:
+            seat = self._ledger.admit(waiting[0].deployment)
+            if seat is None:
+                return
+            self._running.append(self._start(waiting.popleft(), seat))
+
+    def _start(self, spec: SessionSpec, seat: Seat) -> Running:
+        place = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
+        actor = SessionActor.options(  # type: ignore[attr-defined]
+            num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place
+        ).remote()
+        stream = actor.run.options(num_returns="streaming").remote(spec, self._site(spec))
+        self._watch(spec, SessionProgress("starting"))
+        return Running(spec, seat, actor, stream)
+
+    def _site(self, spec: SessionSpec) -> SessionSite:
+        name = f"logs/{spec.session_id}.log"
+        if self._scratch is None:
+            return SessionSite(log_name=name)
+        return SessionSite(scratch_root=str(self._scratch), log_path=str(self._log(spec)), log_name=name)
+
+    def _log(self, spec: SessionSpec) -> Path:
+        assert self._scratch is not None
+        return self._scratch / f"{spec.session_id}.log"
+
+    def _events(self) -> Iterator[Event]:
+        if not self._running:
+            time.sleep(TICK_S)  # nothing to wait for but the quiet after a lost worker
+            return
+        ready, _ = ray.wait([running.stream for running in self._running], timeout=TICK_S)
+        for running in [item for item in self._running if item.stream in ready]:
+            yield from self._next_events(running)
+
+    def _next_events(self, running: Running) -> Iterator[Event]:
+        try:
+            event = ray.get(next(running.stream))
+        except StopIteration:
+            yield from self._ended(running)
+        except ray.exceptions.RayError as error:
+            yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
+        else:
+            running.n_results += isinstance(event, CellResult)
+            running.row = event if isinstance(event, SessionRow) else running.row
+            yield event
+
+    def _ended(self, running: Running) -> Iterator[Event]:
+        """It ended by itself. One that told nothing counts as failed, or the plan would never end."""
+        if not running.stopping and running.n_results == 0 and (running.row is None or running.row.status != FAILED):
+            yield from self._lost(running, "session_ended", "The session ended without a result.")
+            return
+        ray.kill(running.actor)
+        yield from self._leave(running)
+
+    def _lost(self, running: Running, kind: str, why: str) -> Iterator[Event]:
+        """Rows for what cannot tell any more: the session, and the cell that was running (cells run in order)."""
+        self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
+        row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seat.node.name)
+        yield replace(row, status=FAILED, error_kind=kind, error=why)
+        if running.row is not None and running.n_results < len(running.spec.orders):
+            order = running.spec.orders[running.n_results]
+            cell = new_cell_row(running.spec, order, running.n_results)
+            yield CellResult(replace(cell, status=FAILED, error_kind=kind, error=why))
+        yield from self._leave(running)
+
+    def _leave(self, running: Running) -> Iterator[Event]:
+        self._running.remove(running)
+        self._ledger.release(running.seat)
+        self._watch(running.spec, None)
+        if self._scratch is not None and self._log(running.spec).exists():
+            yield SessionLog(running.spec.session_id, self._log(running.spec).read_text(encoding="utf-8", errors="replace"))
+
+    def _ask_progress(self) -> None:
+        for running in self._running:
+            if running.asked is None:
+                running.asked = running.actor.progress.remote()
+            elif ray.wait([running.asked], timeout=0)[0]:
+                self._take_progress(running)
+
+    def _take_progress(self, running: Running) -> None:
+        answer, running.asked = running.asked, None
+        try:
+            self._watch(running.spec, ray.get(answer))
+        except ray.exceptions.RayError:
+            return  # the worker is gone; its stream tells
+
+    def _pass_on_stop(self) -> None:
+        """A session that still starts has no cell to finish: it is stopped at once."""
+        for running in self._running:
+            level = self._stop_level()
+            level = 2 if level and running.row is None else level
+            if level > running.stopping:
+                running.stopping = level
+                running.actor.stop.remote(level == 2)
+
+
+def cluster_nodes() -> list[Node]:
+    """The living nodes that can run something."""
+    return [
+        Node(
+            item["NodeID"], item["NodeManagerHostname"], item["Resources"].get("CPU", 0.0), item["Resources"].get("GPU", 0.0)
+        )
+        for item in ray.nodes()
+        if item["Alive"]
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else 'no more is known'}"

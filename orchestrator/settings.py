@@ -1,0 +1,81 @@
+"""Owns the schema of a sweep's configuration: the parts of a cell (from `jobs.spec`) and what surrounds them.
+
+Does not own composition (config), the meaning of an axis (grid), or the values of a site (conf/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from jobs.spec import Draft, Engine, Load, Model, Sampling, Workload
+
+PARTS: dict[str, type] = {
+    "model": Model,
+    "engine": Engine,
+    "draft": Draft,
+    "workload": Workload,
+    "sampling": Sampling,
+    "load": Load,
+}
+"""What a cell is made of: folder of conf/ (and section of the configuration) → its schema."""
+
+
+class Mode(Enum):
+    plan = "plan"  # print what would run
+    run = "run"
+
+
+class Kind(Enum):
+    local = "local"  # Ray inside this process, gone with it
+    ray = "ray"  # a Ray cluster that exists
+
+
+@dataclass
+class Cluster:
+    """Where sessions run."""
+
+    kind: Kind = Kind.local
+    address: str = (
+        "auto"  # of an existing cluster: "auto" (as RAY_ADDRESS or this node says), "host:port", "ray://host:port"
+    )
+    namespace: str = "specsweep"
+    num_cpus: int | None = None  # local only: CPUs that sessions may take; null = all that this machine has
+    num_gpus: int | None = None  # local only: GPUs that sessions may take; null = all that this machine has
+
+
+@dataclass
+class Run:
+    """The folder of the results: `dir/name`. An empty name means the grid's name, or "sweep" without a grid."""
+
+    name: str = ""
+    dir: str = "results"
+
+
+@dataclass
+class Limits:
+    """How often one run of the command tries what fails; the next run of the command starts to count anew."""
+
+    max_attempts: int = 2  # tries at a cell
+    max_starts: int = 2  # engine starts of a deployment that never got ready
+
+
+@dataclass
+class SweepConfig:
+    """One sweep. `axes`: key → list of values; a key without a dot is a folder of conf/, with a dot a field."""
+
+    mode: Mode = Mode.run
+    run: Run = field(default_factory=Run)
+    cluster: Cluster = field(default_factory=Cluster)
+    limits: Limits = field(default_factory=Limits)
+    model: Model = field(default_factory=Model)
+    engine: Engine = field(default_factory=Engine)
+    draft: Draft = field(default_factory=Draft)
+    workload: Workload = field(default_factory=Workload)
+    sampling: Sampling = field(default_factory=Sampling)
+    load: Load = field(default_factory=Load)
+    axes: dict[str, Any] = field(default_factory=dict)
+    exclude: list[dict[str, Any]] = field(default_factory=list)  # partial matches of cells; a value may be a list of values
+    repeats: int = 1
+    baseline: str = "none"  # what each speculative cell is paired with: "none" (no speculation), "" = add no baselines
