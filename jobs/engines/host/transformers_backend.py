@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -130,7 +130,7 @@ class TransformersBackend:
             await asyncio.wait({job})
 
     def _run(self, request: Generate, emit: Emit, gone: threading.Event) -> None:
-        check_length(request, self.max_length)
+        request = fitted(request, self.max_length)
         eos_ids = [] if request.ignore_eos else self.eos_ids
         torch.manual_seed(request.seed)
         prompt = torch.tensor([list(request.prompt_ids)], device=self.model.device)
@@ -215,13 +215,14 @@ def sampling_of(request: Generate) -> dict[str, Any]:
     return settings
 
 
-def check_length(request: Generate, max_length: int) -> None:
-    asked = len(request.prompt_ids) + request.output_limit
-    if max_length and asked > max_length:
+def fitted(request: Generate, max_length: int) -> Generate:
+    """The request with a limit that keeps prompt and output within `max_length` (0 = no limit)."""
+    room = max_length - len(request.prompt_ids) if max_length else request.output_limit
+    if room < 1:
         raise ValueError(
-            f"prompt and output must fit into the model's {max_length} tokens: got {len(request.prompt_ids)} + "
-            f"{request.output_limit}. Use a shorter prompt or a lower `workload.output_limit`."
+            f"a prompt must leave room in the model's {max_length} tokens: got {len(request.prompt_ids)}. Use a shorter one."
         )
+    return replace(request, output_limit=min(request.output_limit, room))
 
 
 def weights_bytes(model: Any) -> int:

@@ -1,0 +1,121 @@
+"""Owns the adapter of Hugging Face transformers: what it supports and how it is started. Does not own generation.
+
+The engine is our own host (`jobs/engines/host`) in the environment that `make env` makes. It serves one request at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from jobs.engines.base import Site
+from jobs.engines.own_host import OwnHost
+from jobs.errors import BadInput, Unsupported
+from jobs.models import engine_python
+from jobs.spec import Deployment, Draft, Engine
+
+SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+ARGS = {"attn_implementation": ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")}
+"""argument of `engine.args` → its values; handed to `from_pretrained`."""
+
+Rule = tuple[bool, str]
+"""Does it hold, and what is wrong if not."""
+
+
+class TransformersEngine(OwnHost):
+    """Assisted generation, prompt lookup and early exit, on the CPU or one GPU."""
+
+    name = "transformers"
+
+    def python(self, deployment: Deployment) -> str:
+        return engine_python()
+
+    def environment(self, deployment: Deployment, site: Site) -> Mapping[str, str]:
+        """Idle OpenMP threads sleep: where anything else runs on the cores, spinning ones make a step 10 times longer."""
+        return {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+    def check(self, deployment: Deployment) -> None:
+        for holds, wrong in offers(deployment.engine, deployment.draft):
+            if not holds:
+                raise Unsupported(wrong)
+        for holds, wrong in rules(deployment.engine, deployment.draft):
+            if not holds:
+                raise BadInput(wrong)
+
+
+def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
+    """What transformers has, and what other engines are for."""
+    yield (
+        draft.method in METHODS,
+        f"`draft.method` must be one that transformers offers: got {draft.method!r}. Offered: {', '.join(METHODS)}. "
+        "Use one of them, or another engine.",
+    )
+    yield (
+        engine.batch == 1,
+        "`engine.batch` must be 1 for transformers, whose assisted generation takes one request at a time: "
+        f"got {engine.batch}. Use another engine for batches.",
+    )
+    for name, tp in (("engine.tp", engine.tp), ("draft.tp", draft.tp or 1)):
+        yield tp == 1, f"`{name}` must be 1 for transformers, which runs on one device here: got {tp}. Use another engine."
+    yield (
+        not engine.prefix_cache,
+        "`engine.prefix_cache` must be false for transformers, which has none. Use another engine.",
+    )
+    yield (
+        draft.method != "ngram" or draft.ngram_min == 1,
+        f"`draft.ngram_min` must be 1 for transformers, which tries every length down to 1: got {draft.ngram_min}.",
+    )
+
+
+def rules(engine: Engine, draft: Draft) -> Iterator[Rule]:
+    """What the values must be."""
+    yield one_of("engine.dtype", engine.dtype, DTYPES)
+    yield one_of("engine.device", engine.device, DEVICES)
+    yield at_least("engine.threads", engine.threads, 0)
+    yield at_least("engine.max_length", engine.max_length, 0)
+    for name, value in engine.args.items():
+        yield one_of("engine.args", name, ARGS)
+        yield one_of(f"engine.args.{name}", value, ARGS.get(name, ()))
+    yield not draft.args, f"`draft.args` must be empty for transformers: got {', '.join(draft.args)}. Leave it out."
+    yield from METHODS[draft.method](draft)
+
+
+def ngram_rules(draft: Draft) -> Iterator[Rule]:
+    yield at_least("draft.k", draft.k, 1, " for ngram")
+    yield at_least("draft.ngram_max", draft.ngram_max, 1)
+
+
+def draft_model_rules(draft: Draft) -> Iterator[Rule]:
+    yield bool(draft.model), "`draft.model` must name a model for draft_model: got ''. Give a folder or a hub id."
+    yield from drafter_rules(draft)
+
+
+def early_exit_rules(draft: Draft) -> Iterator[Rule]:
+    yield at_least("draft.exit_layer", draft.exit_layer, 1, " for early_exit")
+    yield from drafter_rules(draft)
+
+
+def drafter_rules(draft: Draft) -> Iterator[Rule]:
+    """What a draft that is itself generated must obey."""
+    threshold = draft.confidence_threshold
+    yield at_least("draft.k", draft.k, 1, f" for {draft.method}")
+    yield one_of("draft.schedule", draft.schedule, SCHEDULES)
+    yield 0 <= threshold < 1, f"`draft.confidence_threshold` must be from 0 (never stop early) to below 1: got {threshold}."
+
+
+METHODS: dict[str, Callable[[Draft], Iterable[Rule]]] = {
+    "none": lambda draft: (),
+    "ngram": ngram_rules,
+    "draft_model": draft_model_rules,
+    "early_exit": early_exit_rules,
+}
+"""What transformers offers → the rules of its fields."""
+
+
+def one_of(name: str, value: object, known: tuple[str, ...] | Mapping[str, object]) -> Rule:
+    return value in known, f"`{name}` must be known: got {value!r}. Known: {', '.join(known)}. Use one of them."
+
+
+def at_least(name: str, value: int, least: int, why: str = "") -> Rule:
+    return value >= least, f"`{name}` must be at least {least}{why}: got {value}."
