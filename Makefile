@@ -68,7 +68,7 @@ COMPILE := pip compile --quiet --upgrade --universal --python-version 3.10 --no-
 lock:
 	$(UV) $(COMPILE) pyproject.toml -o docker/head/requirements.lock
 	$(UV) $(COMPILE) pyproject.toml --extra dev -c docker/head/requirements.lock -o docker/dev.lock
-	$(UV) $(COMPILE) docker/transformers/requirements.in -o docker/transformers/requirements.lock
+	$(UV) $(COMPILE) docker/transformers/requirements.in -c docker/head/requirements.lock -o docker/transformers/requirements.lock
 
 clean:
 	rm -rf $(ORCHESTRATOR) $(ENGINE)

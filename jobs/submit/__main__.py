@@ -1,0 +1,181 @@
+"""Owns the command line of `python -m jobs.submit`. Does not own what the commands do.
+
+Exit codes: with --follow those of the sweep (0 all measured, 1 some failed, 2 a mistake, 130 stopped); else 0, or 2 with one
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jobs.submit import kuberay, ray_jobs, slurm
+from jobs.submit.sweep_command import BadSubmission
+
+
+def main(argv: Sequence[str]) -> int:
+    own, overrides = split_overrides(argv)
+    options = parser().parse_args(own)
+    try:
+        return int(options.run(options, overrides))
+    except BadSubmission as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is before the first `--` is ours, what is after it is the sweep's."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        prog="python -m jobs.submit",
+        description="A sweep as a cluster job. What follows `--` goes to sweep.py as it is.",
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    _add_ray(commands)
+    _add_slurm(commands)
+    _add_kuberay(commands)
+    for name, run, text in JOB_COMMANDS:
+        command = _command(commands, name, run, f"{text} (Ray Jobs)")
+        _add_address(command)
+        if name != "list":
+            command.add_argument("job", help="the id that `ray` printed")
+        if name == "logs":
+            command.add_argument("--follow", action="store_true", help="until the job ends; the exit code is the sweep's")
+    return whole
+
+
+def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_address(command: argparse.ArgumentParser) -> None:
+    default = os.environ.get("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:8265")
+    command.add_argument("--address", default=default, help="of the cluster's dashboard (default: %(default)s)")
+
+
+def _add_ray(commands: Any) -> None:
+    command = _command(commands, "ray", _run_ray, "send the working tree to a Ray cluster and run the sweep there")
+    _add_address(command)
+    command.add_argument(
+        "--follow", action="store_true", help="print the log until the job ends; the exit code is the sweep's"
+    )
+    command.add_argument("--results", default=ray_jobs.HOME_RESULTS, help="folder on the head (default: %(default)s)")
+    command.add_argument(
+        "--python", default="python", help="the head's Python that has SpecSweep's environment (default: %(default)s)"
+    )
+
+
+def _add_slurm(commands: Any) -> None:
+    command = _command(
+        commands, "slurm", _run_slurm, "write one batch script that starts Ray over an allocation, and submit it"
+    )
+    command.add_argument("--print", action="store_true", dest="only_print", help="print the script; submit nothing")
+    command.add_argument("--nodes", type=int, default=1)
+    command.add_argument("--gpus", type=int, default=0, help="GPUs a node (default: none)")
+    for name in ("time", "partition", "account"):
+        command.add_argument(f"--{name}", default="", help="as sbatch takes it")
+    command.add_argument("--results", default="", help="folder that every node sees (default: results/ of this clone)")
+
+
+def _add_kuberay(commands: Any) -> None:
+    command = _command(commands, "kuberay", _run_kuberay, "write a RayJob manifest, for kubectl apply -f -")
+    command.add_argument("--name", default="specsweep")
+    command.add_argument("--namespace", default="default")
+    command.add_argument("--head-image", required=True, help="built from docker/head")
+    command.add_argument(
+        "--worker", action="append", required=True, metavar="ENGINE=IMAGE", help="one group of pods; may be repeated"
+    )
+    command.add_argument("--replicas", type=int, default=1, help="pods of each group (default: 1)")
+    command.add_argument("--gpus", type=int, default=0, help="GPUs of each worker pod (default: none)")
+    command.add_argument("--results-claim", required=True, help="PersistentVolumeClaim for the results")
+    command.add_argument("--secret", default="", help="Secret whose keys become environment variables of the pods")
+
+
+def _run_ray(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    job = ray_jobs.submit_job(options.address, overrides, results=options.results, python=options.python)
+    _print(job)
+    return ray_jobs.follow_job(options.address, job) if options.follow else 0
+
+
+def _run_slurm(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    allocation = slurm.Allocation(options.nodes, options.gpus, options.time, options.partition, options.account)
+    script = slurm.slurm_script(overrides, allocation, results=options.results)
+    _print(script.rstrip() if options.only_print else slurm.submit_script(script))
+    return 0
+
+
+def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    pods = kuberay.Pods(
+        name=options.name,
+        namespace=options.namespace,
+        head_image=options.head_image,
+        results_claim=options.results_claim,
+        workers=dict(_worker(item) for item in options.worker),
+        replicas=options.replicas,
+        gpus=options.gpus,
+        token_secret=options.secret,
+    )
+    _print(kuberay.manifest(kuberay.rayjob(overrides, pods)).rstrip())
+    return 0
+
+
+def _worker(text: str) -> tuple[str, str]:
+    engine, equals, image = text.partition("=")
+    if not (engine and equals and image):
+        raise BadSubmission(
+            f"`--worker` must be ENGINE=IMAGE: got {text!r}. Write, for example, transformers=specsweep-transformers:0.1.0."
+        )
+    return engine, image
+
+
+def _run_status(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    _print(ray_jobs.job_line(options.address, options.job))
+    return 0
+
+
+def _run_stop(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    asked = ray_jobs.stop_job(options.address, options.job)
+    _print("asked to stop" if asked else "had ended already")
+    return 0
+
+
+def _run_logs(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    if options.follow:
+        return ray_jobs.follow_job(options.address, options.job)
+    _print(ray_jobs.job_log(options.address, options.job).rstrip())
+    return 0
+
+
+def _run_list(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    _print("\n".join(ray_jobs.job_lines(options.address)) or "no jobs")
+    return 0
+
+
+JOB_COMMANDS = (
+    ("status", _run_status, "one line about a job"),
+    ("stop", _run_stop, "stop a job; what it has measured stays"),
+    ("logs", _run_logs, "print a job's log"),
+    ("list", _run_list, "all submitted jobs, the newest first"),
+)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # of --follow: the job goes on
+        sys.stderr.write("\nNo longer following; the job goes on. `list`, `logs` and `stop` reach it.\n")
+        sys.exit(130)

@@ -1,0 +1,122 @@
+"""Owns sweeps as Ray Jobs: sent with the working tree, followed, asked about and stopped. Does not own the cluster.
+
+The client is Ray's own, and finds the cluster's token by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobs.submit.sweep_command import NOT_SHIPPED, ROOT, BadSubmission, sweep_command
+
+HOME_RESULTS = "${oc.env:HOME}/specsweep/results"
+"""Resolved by the sweep, on the head. The job's own folder is a cache that Ray may delete."""
+
+TOKEN_PLACES = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
+STOPPED_EXIT = 130  # as after Ctrl-C
+
+
+def submit_job(
+    address: str, overrides: Sequence[str], *, results: str = HOME_RESULTS, python: str = "python", root: Path = ROOT
+) -> str:
+    """Send the working tree and start the sweep on the head; the id of the job."""
+    if is_open(address):
+        _say(f"Warning: {address} answers without a token, so whoever reaches it can run code there. See docs/security.md.")
+    entrypoint = shlex.join(sweep_command(overrides, python=python, results=results))
+    environment = {"working_dir": str(root), "excludes": list(NOT_SHIPPED), "env_vars": {"PYTHONUNBUFFERED": "1"}}
+    with _client(address) as client:
+        return str(client.submit_job(entrypoint=entrypoint, runtime_env=environment))
+
+
+def follow_job(address: str, job_id: str) -> int:
+    """Print the job's log until it ends; the exit code of its command."""
+    with _client(address) as client:
+        asyncio.run(_print_log(client, job_id))
+        return exit_code(client.get_job_info(job_id))
+
+
+def exit_code(job: Any) -> int:
+    """The code of the job's own command; Ray's client alone tells only 0 or 1."""
+    if job.status == "STOPPED":
+        return STOPPED_EXIT
+    if job.status == "SUCCEEDED":
+        return 0
+    return int(job.driver_exit_code or 1)
+
+
+def job_log(address: str, job_id: str) -> str:
+    with _client(address) as client:
+        return str(client.get_job_logs(job_id))
+
+
+def stop_job(address: str, job_id: str) -> bool:
+    """Ask the job to stop; False when it had ended already."""
+    with _client(address) as client:
+        return bool(client.stop_job(job_id))
+
+
+def job_line(address: str, job_id: str) -> str:
+    with _client(address) as client:
+        return line_of(client.get_job_info(job_id))
+
+
+def job_lines(address: str) -> list[str]:
+    """One line a job that was submitted, the newest first."""
+    with _client(address) as client:
+        jobs = [job for job in client.list_jobs() if job.submission_id]
+    return [line_of(job) for job in sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)]
+
+
+def line_of(job: Any) -> str:
+    code = "" if job.driver_exit_code is None else f"  exit {job.driver_exit_code}"
+    return f"{job.submission_id}  {job.status}{code}  {job.entrypoint}"
+
+
+def is_open(address: str) -> bool:
+    """Whether the cluster lists its jobs to a caller without a token."""
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/api/jobs/", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ValueError, OSError):
+        return False
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    """Ray's client; what it raises becomes one line."""
+    if not address.startswith(("http://", "https://")):
+        raise BadSubmission(
+            f"`--address` must be the http address of a Ray dashboard: got {address!r}. As in http://127.0.0.1:8265."
+        )
+    import aiohttp  # comes with ray[default]
+    from ray.exceptions import AuthenticationError, RayError
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        yield JobSubmissionClient(address)
+    except AuthenticationError as error:
+        raise BadSubmission(f"{address} needs the cluster's token: {TOKEN_PLACES}.") from error
+    except aiohttp.WSServerHandshakeError as error:
+        raise BadSubmission(
+            f"{address} refused to show that log: {error.status}. `list` shows the jobs that it knows."
+        ) from error
+    except (aiohttp.ClientError, ConnectionError, RayError, RuntimeError, ValueError) as error:
+        raise BadSubmission(f"{address} refused: {str(error).strip().splitlines()[0]}") from error
+
+
+async def _print_log(client: Any, job_id: str) -> None:
+    async for text in client.tail_job_logs(job_id):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

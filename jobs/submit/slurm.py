@@ -1,0 +1,95 @@
+"""Owns sweeps as Slurm jobs: one batch script that starts Ray over the allocation. Does not own the allocation's policy.
+
+The clone and the results must be on storage that every node sees. Requeued, the script resumes: the sweep measures what is
+missing.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.submit.sweep_command import ROOT, BadSubmission, sweep_command
+
+FIRST_PORT = 20000
+PORTS = 20000
+STOP_BEFORE_END_S = 120
+
+SCRIPT = """\
+#!/usr/bin/env bash
+{directives}
+set -euo pipefail
+cd {root}
+
+export PATH={bin_dir}:"$PATH"
+
+# One token a job: without it, whoever reaches Ray's port can run code as this user.
+RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
+export RAY_AUTH_TOKEN RAY_AUTH_MODE=token PYTHONUNBUFFERED=1
+
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$(({first_port} + SLURM_JOB_ID % {ports}))
+
+exec srun ray symmetric-run --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" --num-gpus {gpus} -- \\
+  {command}
+"""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What to ask Slurm for. `time` is Slurm's own text (`4:00:00`); "" leaves it to the partition."""
+
+    nodes: int = 1
+    gpus: int = 0  # a node
+    time: str = ""
+    partition: str = ""
+    account: str = ""
+
+
+def slurm_script(overrides: Sequence[str], allocation: Allocation, *, results: str = "", root: Path = ROOT) -> str:
+    """The batch script. Pure."""
+    bin_dir = root / ".venv" / "bin"
+    command = sweep_command(overrides, results=results)
+    return SCRIPT.format(
+        directives="\n".join(f"#SBATCH {item}" for item in _directives(allocation)),
+        root=shlex.quote(str(root)),
+        bin_dir=shlex.quote(str(bin_dir)),
+        first_port=FIRST_PORT,
+        ports=PORTS,
+        gpus=allocation.gpus,
+        command=shlex.join(command),
+    )
+
+
+def _directives(allocation: Allocation) -> list[str]:
+    asked = {"time": allocation.time, "partition": allocation.partition, "account": allocation.account}
+    for name, value in asked.items():
+        if any(letter.isspace() for letter in value):
+            raise BadSubmission(f"`--{name}` must be one word: got {value!r}.")
+    return [
+        "--job-name=specsweep",
+        "--output=specsweep-%j.log",
+        f"--nodes={allocation.nodes}",
+        "--ntasks-per-node=1",
+        "--exclusive",
+        "--requeue",
+        f"--signal=INT@{STOP_BEFORE_END_S}",  # as Ctrl-C: the running cell ends, the rest waits for the next run
+        *([f"--gpus-per-node={allocation.gpus}"] if allocation.gpus else []),
+        *(f"--{name}={value}" for name, value in asked.items() if value),
+    ]
+
+
+def submit_script(script: str) -> str:
+    """Hand the script to sbatch; what sbatch says."""
+    if not shutil.which("sbatch"):
+        raise BadSubmission(
+            "Submitting needs Slurm's `sbatch`, which is not on PATH. Use --print here, and run sbatch where Slurm is."
+        )
+    done = subprocess.run(["sbatch"], input=script, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise BadSubmission(f"sbatch refused: {done.stderr.strip()}")
+    return done.stdout.strip()

@@ -1,0 +1,312 @@
+"""A sweep as a cluster job: what is sent, and, once, a real Ray head that asks for a token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from jobs.submit import kuberay, ray_jobs, slurm
+from jobs.submit.__main__ import main, split_overrides
+from jobs.submit.sweep_command import BadSubmission, sweep_command
+
+RAY = Path(sys.executable).with_name("ray")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "results", "expected"),
+    [
+        pytest.param(["+grid=a"], "", ["cluster=ray", "+grid=a"], id="the cluster is the one that the job runs in"),
+        pytest.param(["cluster=local"], "", ["cluster=local"], id="the user's cluster stands"),
+        pytest.param(["+grid=a"], "/r", ["cluster=ray", "run.dir=/r", "+grid=a"], id="results go where they are asked for"),
+        pytest.param(["run.dir=/mine"], "/r", ["cluster=ray", "run.dir=/mine"], id="the user's folder stands"),
+        pytest.param(
+            ["cluster.address=x"],
+            "",
+            ["cluster=ray", "cluster.address=x"],
+            id="a field of the cluster is not a choice of it",
+        ),
+        pytest.param(["axes.draft=[none,ngram]"], "", ["cluster=ray", "axes.draft=[none,ngram]"], id="lists arrive whole"),
+    ],
+)
+def test_the_command_keeps_what_the_user_said(overrides: list[str], results: str, expected: list[str]) -> None:
+    assert sweep_command(overrides, results=results) == ["python", "sweep.py", *expected]
+
+
+@pytest.mark.parametrize("results", ["/a b", "/a'b", "/a,b", "/a;rm", "/a\nb"])
+def test_a_results_folder_that_hydra_or_a_shell_would_read_differently_is_refused(results: str) -> None:
+    with pytest.raises(BadSubmission, match="`--results` must be a path of letters"):
+        sweep_command([], results=results)
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "overrides"),
+    [
+        pytest.param(["ray", "--", "+grid=a"], ["ray"], ["+grid=a"], id="split at the dashes"),
+        pytest.param(["list"], ["list"], [], id="no dashes"),
+        pytest.param(["ray", "--", "a", "--", "b"], ["ray"], ["a", "--", "b"], id="only the first dashes are ours"),
+    ],
+)
+def test_what_follows_the_dashes_is_the_sweeps(words: list[str], own: list[str], overrides: list[str]) -> None:
+    assert split_overrides(words) == (own, overrides)
+
+
+@pytest.mark.parametrize(
+    ("status", "driver_exit_code", "expected"),
+    [
+        pytest.param("SUCCEEDED", 0, 0, id="all measured"),
+        pytest.param("FAILED", 1, 1, id="some cells failed"),
+        pytest.param("FAILED", 2, 2, id="bad input"),
+        pytest.param("FAILED", None, 1, id="the job never started"),
+        pytest.param("STOPPED", None, 130, id="stopped"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_jobs_own_command(status: str, driver_exit_code: int | None, expected: int) -> None:
+    assert ray_jobs.exit_code(SimpleNamespace(status=status, driver_exit_code=driver_exit_code)) == expected
+
+
+def test_a_slurm_script_is_valid_bash_and_quotes_what_the_user_said(tmp_path: Path) -> None:
+    root = tmp_path / "a clone"
+    overrides = ["+grid=a", "axes.draft=[none,ngram]", "model.path=$(touch owned)"]
+    script = slurm.slurm_script(overrides, slurm.Allocation(nodes=2, gpus=8, time="4:00:00"), root=root)
+
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert shlex.join(overrides) in script
+    assert f"cd {shlex.quote(str(root))}\n" in script
+    assert "RAY_AUTH_MODE=token" in script
+    assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8", "#SBATCH --time=4:00:00", "#SBATCH --requeue"} <= set(
+        script.splitlines()
+    )
+
+
+def test_a_slurm_script_runs_the_sweep_under_ray_on_the_first_node(tmp_path: Path) -> None:
+    """With stand-ins for Slurm's and Ray's commands: what the script would call, and with what."""
+    log = tmp_path / "calls"
+    stand_ins = {
+        "scontrol": "echo node7; echo node8",
+        "srun": f'printf "%s\\n" "$@" > {log}; echo "${{#RAY_AUTH_TOKEN}}" >> {log}',
+    }
+    for name, body in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = slurm.slurm_script(
+        ["+grid=a", "x=[1,2]"], slurm.Allocation(nodes=2, gpus=4), results="/shared/results", root=tmp_path
+    )
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "SLURM_JOB_ID": "41234", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_NUM_NODES": "2"}
+    subprocess.run(["bash"], input=script, text=True, check=True, env=environment)
+
+    called = log.read_text().split("\n")
+    assert called[:8] == ["ray", "symmetric-run", "--address", "node7:21234", "--min-nodes", "2", "--num-gpus", "4"]
+    assert called[8:15] == ["--", "python", "sweep.py", "cluster=ray", "run.dir=/shared/results", "+grid=a", "x=[1,2]"]
+    assert called[15] == "64"
+
+
+def test_a_directive_of_two_words_is_refused() -> None:
+    with pytest.raises(BadSubmission, match="`--partition` must be one word"):
+        slurm.slurm_script([], slurm.Allocation(partition="a\n#SBATCH --uid=0"))
+
+
+def test_without_slurm_the_user_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BadSubmission, match="Use --print here"):
+        slurm.submit_script("")
+
+
+def test_a_rayjob_asks_for_a_token_and_has_a_group_for_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "kuberay --head-image head:1 --worker vllm=vllm:1 --worker transformers=hf:1 --gpus 8 --replicas 3"
+    assert (
+        main(
+            [*words.split(), "--results-claim", "disk", "--secret", "hub", "--", "+grid=worth_it", "axes.draft=[none,ngram]"]
+        )
+        == 0
+    )
+
+    job = yaml.safe_load(capsys.readouterr().out)
+    cluster = job["spec"]["rayClusterSpec"]
+    assert shlex.split(job["spec"]["entrypoint"])[2:] == [
+        "cluster=ray",
+        "run.dir=/results",
+        "+grid=worth_it",
+        "axes.draft=[none,ngram]",
+    ]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert [(group["groupName"], group["replicas"]) for group in cluster["workerGroupSpecs"]] == [
+        ("vllm", 3),
+        ("transformers", 3),
+    ]
+    for group in cluster["workerGroupSpecs"]:
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+        assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        pytest.param("vllm", "must be ENGINE=IMAGE", id="no image"),
+        pytest.param("=image", "must be ENGINE=IMAGE", id="no engine"),
+        pytest.param("vLLM_1=image", "must be small letters", id="no Kubernetes name"),
+    ],
+)
+def test_a_worker_that_is_no_engine_with_an_image_is_one_line(
+    worker: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kuberay", "--head-image", "h", "--worker", worker, "--results-claim", "c"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_every_manifest_field_is_plain_yaml() -> None:
+    job = kuberay.rayjob(["+grid=a"], kuberay.Pods("a", "b", "head:1", "c", {"vllm": "v:1"}))
+    assert yaml.safe_load(kuberay.manifest(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        pytest.param("127.0.0.1:1", "must be the http address", id="no scheme"),
+        pytest.param("http://127.0.0.1:1", "refused: Failed to connect", id="nobody there"),
+    ],
+)
+def test_a_head_that_cannot_be_reached_is_one_line(address: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--address", address]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+ENTRY = """
+import sys, time
+from pathlib import Path
+print("argv", sys.argv[1:])
+print("files", sorted(str(path) for path in Path().rglob("*")))
+time.sleep(60 if "wait=true" in sys.argv else 0)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Ray puts sockets into it, and the path of a socket may have about 100 letters."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def head(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a Ray head on this machine that asks for a token; its whole process group goes with it."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    port, dashboard, client = free_ports(3)
+    options = {
+        "node-ip-address": "127.0.0.1",
+        "port": port,
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": dashboard,
+        "dashboard-agent-listen-port": 0,
+        "ray-client-server-port": client,
+        "num-cpus": 1,
+        "object-store-memory": 80 * 2**20,
+        "temp-dir": short_folder,
+    }
+    command = [
+        RAY,
+        "start",
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+    with (short_folder / "head.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for_head(process, dashboard)
+        yield f"http://127.0.0.1:{dashboard}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        finally:
+            kill_group(process.pid)
+
+
+def kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def wait_for_head(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the Ray head ended while starting"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError("the Ray head did not answer")
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client to aiohttp
+def test_a_real_ray_head_gets_the_tree_without_secrets_and_gives_back_the_exit_code(
+    head: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in (
+        "conf/a.yaml",
+        ".env",
+        "hub.pem",
+        "results/run/cells/a.parquet",
+        ".venv/bin/python",
+        "tests/a.py",
+        ".git/config",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "sweep.py").write_text(ENTRY)
+
+    assert not ray_jobs.is_open(head)
+    job = ray_jobs.submit_job(
+        head, ["+grid=a", "axes.draft=[none,ngram]"], python=sys.executable, results="/r", root=tmp_path
+    )
+    assert ray_jobs.follow_job(head, job) == 3
+    log = capfd.readouterr().out
+    assert "argv ['cluster=ray', 'run.dir=/r', '+grid=a', 'axes.draft=[none,ngram]']" in log
+    assert "files ['conf', 'conf/a.yaml', 'sweep.py']" in log
+    assert main(["status", "--address", head, job]) == 0
+    assert f"{job}  FAILED  exit 3" in capfd.readouterr().out
+
+    waiting = ray_jobs.submit_job(head, ["wait=true"], python=sys.executable, root=tmp_path)
+    assert main(["stop", "--address", head, waiting]) == 0
+    assert main(["logs", "--follow", "--address", head, waiting]) == 130
+    assert [line.split()[0] for line in ray_jobs.job_lines(head)] == [waiting, job]
+
+    stranger = subprocess.run(
+        [sys.executable, "-m", "jobs.submit", "list", "--address", head],
+        env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert stranger.returncode == 2
+    assert stranger.stderr.splitlines()[-1].startswith(f"{head} needs the cluster's token: RAY_AUTH_TOKEN")
