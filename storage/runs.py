@@ -1,0 +1,142 @@
+"""Owns a run's folder: its layout, its one writer, and what the planner needs of it. Does not own metrics or reading.
+
+    results/<run>/sweep.yaml  sessions/  requests/  cells/  telemetry/  logs/
+
+A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does: it is written last. Every file
+appears whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from storage.errors import BadRun, StorageFailed
+from storage.files import make_folder, remove_temporaries, write_whole
+from storage.lock import LOCK_FILE, RunLock
+from storage.redact import redact
+from storage.rows import Attempt, CellResult, History, SessionRow, Start
+from storage.tables import CELLS, REQUESTS, SESSIONS, TELEMETRY, to_parquet
+from storage.views import open_runs, require_run
+
+SWEEP_FILE = "sweep.yaml"
+FOLDERS = ("sessions", "requests", "cells", "telemetry", "logs")
+
+
+class RunStore:
+    """The one writer of a run. Use it as a context manager, or `close()` it, to let another process write."""
+
+    def __init__(self, folder: Path, lock: RunLock) -> None:
+        """Not for callers: `create` and `open` make the folder and take the lock."""
+        self.folder = folder
+        self._lock = lock
+
+    @classmethod
+    def create(cls, folder: Path | str, sweep_yaml_text: str) -> RunStore:
+        """Make the run, or go on with the one that is there, with this text as its (redacted) `sweep.yaml`.
+
+        Raises `BadRun` for a folder that holds something else, a newer schema, or a run that another process writes.
+        """
+        folder = Path(folder)
+        _refuse_foreign(folder)
+        make_folder(folder)
+        lock = RunLock(folder)
+        try:
+            write_whole(folder / SWEEP_FILE, redact(sweep_yaml_text).encode())
+            return cls(folder, lock)._prepared()
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, folder: Path | str) -> RunStore:
+        """Go on with a run that exists. Raises `BadRun` as `create` does, and when there is no run."""
+        folder = require_run(Path(folder))
+        lock = RunLock(folder)
+        try:
+            return cls(folder, lock)._prepared()
+        except BaseException:
+            lock.release()
+            raise
+
+    def _prepared(self) -> RunStore:
+        for name in FOLDERS:
+            make_folder(self.folder / name)
+            remove_temporaries(self.folder / name)
+        remove_temporaries(self.folder)
+        self.history()  # refuses what cannot be read before anything starts
+        return self
+
+    def write(self, row: SessionRow | CellResult) -> None:
+        """Record a session (a later row of the same session replaces it) or a try at a cell (once).
+
+        Raises `StorageFailed` when the disk refuses, or when that try is recorded already; no torn file is left.
+        """
+        if isinstance(row, SessionRow):
+            write_whole(self.folder / "sessions" / f"{row.session_id}.parquet", to_parquet([row], SESSIONS))
+        else:
+            self._write_result(row)
+
+    def _write_result(self, result: CellResult) -> None:
+        name = f"{result.cell.cell_id}-{result.cell.attempt}.parquet"
+        commit = self.folder / "cells" / name
+        if commit.exists():
+            raise StorageFailed(
+                f"A try at a cell is recorded once: {commit} exists. Give the new try the next attempt number."
+            )
+        if result.requests:
+            write_whole(self.folder / "requests" / name, to_parquet(result.requests, REQUESTS))
+        if result.telemetry:
+            write_whole(self.folder / "telemetry" / name, to_parquet(result.telemetry, TELEMETRY))
+        write_whole(commit, to_parquet([result.cell], CELLS))
+
+    def write_log(self, session_id: str, text: str) -> str:
+        """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""
+        path = self.folder / "logs" / f"{session_id}.log"
+        write_whole(path, redact(text).encode(errors="replace"))
+        return path.relative_to(self.folder).as_posix()
+
+    def history(self) -> History:
+        """What is recorded so far, for the planner."""
+        return history_of(self.folder)
+
+    def close(self) -> None:
+        """Let another process write. Closing twice is fine."""
+        self._lock.release()
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def history_of(folder: Path | str) -> History:
+    """What is recorded of a run, without the right to write into it; an empty history when there is no such folder yet."""
+    folder = Path(folder)
+    if not folder.exists():
+        return History()
+    with open_runs([folder]) as runs:
+        attempts = runs.execute(
+            "SELECT cell_id, attempt, invocation_id, deployment_id, status, duration_ns / 1e9 "
+            "FROM recorded_cells ORDER BY started_at, cell_id, attempt"
+        ).fetchall()
+        starts = runs.execute(
+            "SELECT session_id, invocation_id, deployment_id, status, ready_s "
+            "FROM recorded_sessions ORDER BY started_at, session_id"
+        ).fetchall()
+    return History(tuple(Attempt(*row) for row in attempts), tuple(Start(*row) for row in starts))
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """An absent or empty folder may become a run, and a run may go on; anything else is somebody's."""
+    if folder.exists() and _content(folder):
+        require_run(folder)
+
+
+def _content(folder: Path) -> list[str]:
+    """What is in the folder but the traces of a driver that died while it made the run."""
+    try:
+        return [path.name for path in folder.iterdir() if not path.name.startswith((LOCK_FILE, f".{SWEEP_FILE}"))]
+    except OSError as error:
+        raise BadRun(f"A run must be a readable folder: got {error.strerror} at {folder}. Choose another folder.") from error

@@ -1,0 +1,152 @@
+"""Owns how run folders become tables and views of one DuckDB connection. Does not own metrics: they are in `views.sql`.
+
+Nothing is written: the database is in memory, the rows stay in their Parquet files. What is small (a row a session or
+try) is read once, so that one connection sees one state of a run that is still being written.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import duckdb
+
+from storage.errors import BadRun
+from storage.rows import SCHEMA_VERSION
+from storage.tables import SCHEMAS
+
+VIEWS_FILE = Path(__file__).with_name("views.sql")
+
+PUBLIC_VIEWS = (
+    "cells",
+    "categories",
+    "speedups",
+    "draft_speedups",
+    "acceptance",
+    "projections",
+    "divergences",
+    "requests",
+    "chunks",
+    "steps",
+    "telemetry",
+    "sessions",
+    "attempts",
+    "thresholds",
+)
+"""What a user is told about; the rest of `views.sql` are steps on the way."""
+
+
+def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
+    """One connection with every view over all the runs, each row with its `run`. The caller closes it (or uses `with`).
+
+    A pattern is a run's folder or a glob. Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
+    """
+    folders = find_runs(patterns)
+    runs = duckdb.connect()
+    try:
+        _record(runs, folders)
+        runs.execute(VIEWS_FILE.read_text())
+    except BaseException:
+        runs.close()
+        raise
+    return runs
+
+
+def find_runs(patterns: Iterable[Path | str]) -> list[Path]:
+    """The run folders that the patterns name, each once, in order. Raises `BadRun` when one names none."""
+    found = [folder for pattern in patterns for folder in _match(str(pattern))]
+    if not found:
+        raise BadRun("At least one run must be named: got none. Give a run's folder, for example results/quickstart.")
+    return list({folder.resolve(): folder for folder in found}.values())
+
+
+def require_run(folder: Path) -> Path:
+    """The folder, if it is a run; else `BadRun` with the runs nearby."""
+    try:
+        if not folder.exists():
+            raise BadRun(f"A run must exist: got {folder}. {_nearby(folder.parent)}")
+        if not is_run(folder):
+            raise BadRun(f"A run is a folder with sweep.yaml and cells/: got {folder}. {_nearby(folder)}")
+        list(folder.iterdir())
+    except OSError as error:
+        raise BadRun(f"A run must be a readable folder: got {error.strerror} at {folder}. Check its permissions.") from error
+    return folder
+
+
+def is_run(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / "sweep.yaml").is_file() or (folder / "cells").is_dir())
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split())
+
+
+def _match(pattern: str) -> Sequence[Path]:
+    if Path(pattern).exists() or not glob.has_magic(pattern):
+        return [require_run(Path(pattern))]
+    parent = next(path for path in Path(pattern).parents if not glob.has_magic(str(path)))
+    runs = [path for path in sorted(parent.glob(str(Path(pattern).relative_to(parent)))) if is_run(path)]
+    if not runs:
+        raise BadRun(f"A pattern must match a run: got {pattern}. {_nearby(parent)}")
+    return runs
+
+
+def _nearby(folder: Path) -> str:
+    places = [folder] if folder.is_dir() else []
+    runs = sorted(str(path) for place in places for path in place.iterdir() if is_run(path))
+    if not runs:
+        return f"There is no run in {folder}. Start one: python sweep.py +grid=quickstart"
+    return f"Runs there: {', '.join(runs)}. Use one of them."
+
+
+def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
+    names = _names(folders)
+    try:
+        for kind in ("sessions", "cells"):
+            runs.execute(f"CREATE TABLE recorded_{kind} AS {_select(runs, kind, names)}")
+            _refuse_newer(runs, kind)
+        for kind in ("requests", "telemetry"):
+            runs.execute(f"CREATE VIEW recorded_{kind} AS {_select(runs, kind, names)}")
+    except duckdb.Error as error:
+        raise BadRun(
+            f"Every file of a run must be readable Parquet: got {one_line(error)}. Remove or restore that file."
+        ) from error
+
+
+def _names(folders: Sequence[Path]) -> dict[Path, str]:
+    """folder → `run`: its name, with its parent's where two would be called the same."""
+    names = [folder.resolve().name for folder in folders]
+    return {
+        folder: name if names.count(name) == 1 else f"{folder.resolve().parent.name}/{name}"
+        for folder, name in zip(folders, names, strict=True)
+    }
+
+
+def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str]) -> str:
+    """All rows of one kind, with the columns and types of this schema whatever the files are: none yet, or older."""
+    runs.register("typed", SCHEMAS[kind].empty_table())
+    runs.execute(f"CREATE TABLE empty_{kind} AS FROM typed")
+    runs.unregister("typed")
+    parts = [f"SELECT NULL::VARCHAR AS run, * FROM empty_{kind}"]
+    for folder, name in names.items():
+        if any((folder / kind).glob("*.parquet")):
+            files = f"{glob.escape(str(folder.resolve() / kind))}/*.parquet"
+            parts.append(f"SELECT {_quoted(name)} AS run, * FROM read_parquet({_quoted(files)}, union_by_name = true)")
+    return " UNION ALL BY NAME ".join(parts)
+
+
+def _refuse_newer(runs: duckdb.DuckDBPyConnection, kind: str) -> None:
+    newer = runs.execute(
+        f"SELECT run, schema_version FROM recorded_{kind} WHERE schema_version > {SCHEMA_VERSION}"
+    ).fetchall()
+    if newer:
+        raise BadRun(
+            f"A run's schema must be known: got schema {newer[0][1]} in {newer[0][0]}. "
+            f"This SpecSweep reads up to {SCHEMA_VERSION}. Update SpecSweep."
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,482 @@
+-- Owns every metric and every verdict, once. Does not own where rows come from: `recorded_sessions`, `recorded_cells`,
+-- `recorded_requests` and `recorded_telemetry` are there already (`storage/views.py`), typed, each with a column `run`.
+-- Units are in the names: `_ns` is recorded, `_ms` and `_s` are derived. `list[i]` counts from 1, `position` and `turn` from 0
+-- unless said otherwise. Sources in brackets: [SPEED-Bench] the paper and its code, [vLLM] its counters, [AIPerf].
+
+-- ---------------------------------------------------------------------------------------------------------- thresholds
+CREATE MACRO confidence() AS 0.95;  -- a quantile must be a constant
+CREATE TABLE thresholds AS SELECT
+    3     AS min_requests,               -- answered requests that a valid cell has at least
+    0.01::DOUBLE AS max_failed_share,           -- of its requests
+    10.0::DOUBLE AS max_late_send_ms,           -- p99 of sent − scheduled; and also more than ...
+    0.05::DOUBLE AS max_late_send_share,        -- ... this share of the median E2E (closed loop) or TTFT (open loop)
+    0.8::DOUBLE AS max_client_cpu_share,       -- CPU seconds of the client / duration
+    0.01::DOUBLE AS max_acceptance_difference,  -- between the AL of the steps and that of the engine's counters
+    1000  AS resamples,                  -- of the bootstrap
+    confidence()::DOUBLE AS confidence,  -- of every interval
+    6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
+
+-- ------------------------------------------------------------------------------------------------------------- formulas
+CREATE MACRO percentile(share, value) AS quantile_cont(value, share);  -- exact, interpolated; null for no values
+
+-- The steps that count for AL: without the one that only ended the prefill, and without a last one that a stop cut short
+-- [SPEED-Bench trims alike; its published code does not: `al_untrimmed`].
+CREATE MACRO counted(steps, first_step_is_prefill, last_step_is_cut) AS
+    list_slice(steps, 1 + first_step_is_prefill::INT, greatest(len(steps) - last_step_is_cut::INT, 0));
+
+-- AL = E[L], L = accepted + 1 [SPEED-Bench; vLLM's mean_acceptance_length]. Without steps there is none.
+CREATE MACRO acceptance_length(n_accepted, n_steps) AS 1 + n_accepted / nullif(n_steps, 0);
+
+-- How much a cumulative counter grew; null when the engine has no such counter, or when it started anew in between.
+CREATE MACRO grown(before, after, counter) AS
+    CASE WHEN after[counter] >= coalesce(before[counter], 0) THEN after[counter] - coalesce(before[counter], 0) END;
+
+-- The `nth` of a fixed sequence of numbers in [0, 1): no seed, the same in every version of DuckDB.
+CREATE MACRO uniform(resample, nth) AS md5_number_lower(resample || ':' || nth) / 18446744073709551616.0;
+
+-- -------------------------------------------------------------------------------------------------- sessions, attempts
+CREATE VIEW sessions AS SELECT * FROM recorded_sessions;
+
+CREATE TABLE cell_facts AS  -- one row a try; read once, so that one connection sees one state of a run that is being written
+SELECT
+    run, cell_id, attempt, session_id, invocation_id, deployment_id, pair_id, position, status, error_kind, error, started_at,
+    duration_ns / 1e9 AS duration_s,
+    coalesce(nullif(cell_json ->> '$.deployment.model.name', ''), cell_json ->> '$.deployment.model.path') AS model,
+    cell_json ->> '$.deployment.engine.name' AS engine,
+    cell_json ->> '$.deployment.engine.version' AS declared_engine_version,
+    cell_json ->> '$.deployment.draft.method' AS method,
+    coalesce((cell_json ->> '$.deployment.draft.k')::INT, 0) AS k,
+    method || CASE WHEN k > 0 THEN ' k=' || k ELSE '' END AS method_and_k,
+    coalesce(nullif(cell_json ->> '$.deployment.draft.name', ''), method) AS draft_name,
+    CASE WHEN k > 0 AND NOT regexp_matches(draft_name, '(^|[^a-z])k=?' || k || '($|[^0-9])') THEN draft_name || ' k=' || k
+         ELSE draft_name END AS draft,
+    nullif(cell_json ->> '$.deployment.draft.model', '') AS draft_model,
+    (cell_json ->> '$.deployment.engine.tp')::INT AS tp,
+    CASE WHEN draft_model IS NULL THEN 0  -- drafts on the target's GPUs, or is looked up
+         ELSE coalesce(nullif((cell_json ->> '$.deployment.draft.tp')::INT, 0), tp) END AS draft_tp,
+    (cell_json ->> '$.deployment.engine.batch')::INT AS batch,
+    cell_json ->> '$.deployment.engine.dtype' AS dtype,
+    cell_json ->> '$.workload.name' AS workload,
+    cell_json ->> '$.workload.split' AS split,
+    (cell_json ->> '$.workload.isl')::INT AS isl,
+    (cell_json ->> '$.sampling.temperature')::DOUBLE AS temperature,
+    cell_json ->> '$.load.kind' AS load_kind,
+    (cell_json ->> '$.load.concurrency')::INT AS concurrency,
+    coalesce((cell_json ->> '$.repeat')::INT, 0) AS repeat,
+    -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured is no part of it.
+    json_merge_patch(json_object('workload', cell_json -> '$.workload', 'sampling', cell_json -> '$.sampling', 'load', cell_json -> '$.load'),
+                     '{"load": {"request_timeout_s": null, "cell_timeout_s": null}}')::VARCHAR AS condition,
+    caches_reset, counters_before, counters_after, clock, coalesce(clock_stepped, false) AS clock_stepped, late_send_ns,
+    coalesce(merged_reads, 0) AS merged_reads, loop_lag_ns_max / 1e6 AS loop_lag_ms_max, client_cpu_share, load_average, cell_json,
+    row_number() OVER (PARTITION BY run, cell_id ORDER BY status = 'ok' DESC, attempt DESC) = 1 AS is_shown
+FROM recorded_cells;
+
+CREATE VIEW attempts AS  -- every try at every cell
+SELECT run, cell_id, attempt, status, is_shown, error_kind, error, session_id, invocation_id, deployment_id, position, started_at,
+       duration_s, engine, model, draft, workload, concurrency, repeat
+FROM cell_facts;
+
+CREATE VIEW shown_cells AS SELECT * FROM cell_facts WHERE is_shown;  -- one try a cell: the good one, else the latest
+
+-- --------------------------------------------------------------------------------------------- requests, chunks, steps
+CREATE VIEW requests AS  -- one row a turn of the shown try of each cell; a metric of a request that failed is null
+WITH told AS (
+    SELECT
+        recorded.*,
+        load_kind, method,
+        CASE load_kind WHEN 'closed' THEN t_sent_ns ELSE t_sched_ns END AS t_origin_ns,  -- open loop: queueing counts
+        t_sent_ns + coalesce(list_sum(chunk_gap_ns), 0)::BIGINT AS t_last_ns,
+        t_sent_ns + chunk_gap_ns[1] AS t_first_ns,
+        recorded.error = '' AND len(chunk_gap_ns) > 0 AS is_answered,
+        coalesce(list_sum(chunk_tokens), 0)::BIGINT AS n_output_tokens,
+        n_output_tokens - coalesce(chunk_tokens[1], 0) AS n_later_tokens,
+        counted(step_accepted, first_step_is_prefill, last_step_is_cut) AS counted_accepted,
+        counted(step_drafted, first_step_is_prefill, last_step_is_cut) AS counted_drafted
+    FROM recorded_requests recorded
+    JOIN (SELECT run, cell_id, attempt, load_kind, method FROM shown_cells) USING (run, cell_id, attempt)
+)
+SELECT
+    run, cell_id, attempt, index, turn, question_id, category, sub_category, prompt_tokens, prompt_hash, is_answered, finish_reason, error,
+    n_output_tokens, n_later_tokens, output_ids, output_hash, engine_al,
+    t_sched_ns, t_sent_ns, t_first_ns, t_last_ns, chunk_gap_ns, chunk_tokens, step_drafted, step_accepted,
+    first_step_is_prefill, last_step_is_cut,
+    CASE WHEN is_answered THEN (t_first_ns - t_origin_ns) / 1e6 END AS ttft_ms,
+    CASE WHEN is_answered THEN (t_last_ns - t_origin_ns) / 1e6 END AS e2e_ms,
+    CASE WHEN is_answered AND len(chunk_gap_ns) > 1 THEN (t_last_ns - t_first_ns) / 1e6 END AS decode_ms,
+    decode_ms / nullif(n_later_tokens, 0) AS tpot_ms,
+    1e3 * n_later_tokens / nullif(decode_ms, 0) AS user_tps,  -- a request with one chunk has none
+    CASE WHEN decode_ms IS NOT NULL THEN (CASE WHEN len(step_accepted) > 0 THEN len(step_accepted) ELSE len(chunk_tokens) END) - 1 END
+        AS n_later_steps,  -- the rounds within `decode_ms`: a chunk is a step where the engine does not tell steps
+    CASE WHEN is_answered THEN len(counted_accepted) END AS n_steps,
+    CASE WHEN is_answered THEN coalesce(list_sum(counted_accepted), 0)::BIGINT END AS n_accepted,
+    CASE WHEN is_answered THEN coalesce(list_sum(counted_drafted), 0)::BIGINT END AS n_drafted,
+    CASE WHEN is_answered THEN len(list_filter(counted_drafted, lambda drafted: drafted > 0)) END AS n_drafting_steps,
+    CASE WHEN is_answered THEN len(step_accepted) END AS n_all_steps,
+    CASE WHEN is_answered THEN coalesce(list_sum(step_accepted), 0)::BIGINT END AS n_all_accepted,
+    CASE WHEN is_answered THEN len(list_filter(step_drafted, lambda drafted: drafted > 0)) END AS n_all_drafting_steps,
+    coalesce(list_max(chunk_tokens), 0) AS max_chunk_tokens,
+    coalesce(list_max(step_drafted), 0) AS max_drafted,
+    acceptance_length(n_accepted, n_steps) AS al
+FROM told;
+
+CREATE VIEW chunks AS  -- one row a read of a stream: ITL both ways, the gap and the gap per token of the chunk
+WITH opened AS (
+    SELECT run, cell_id, attempt, index, turn, question_id, category, t_sent_ns,
+           unnest(range(len(chunk_gap_ns))) AS chunk, unnest(chunk_gap_ns) AS gap_ns, unnest(chunk_tokens) AS tokens
+    FROM requests
+)
+SELECT run, cell_id, attempt, index, turn, question_id, category, chunk, tokens,
+       CASE WHEN chunk > 0 THEN gap_ns / 1e6 END AS itl_ms,  -- the first gap is no gap between chunks: it is from the send
+       CASE WHEN chunk > 0 THEN gap_ns / 1e6 / nullif(tokens, 0) END AS itl_per_token_ms,
+       gap_ns / 1e6 AS gap_ms,
+       (t_sent_ns + sum(gap_ns) OVER (PARTITION BY run, cell_id, attempt, index, turn ORDER BY chunk)) / 1e6 AS t_ms  -- since the cell's start
+FROM opened;
+
+CREATE VIEW steps AS  -- one row a draft-and-verify round; only those of engines that tell them
+SELECT run, cell_id, attempt, index, turn, question_id, category, step, drafted, accepted, accepted + 1 AS length,
+       step = 0 AND first_step_is_prefill AS is_prefill, step = n - 1 AND last_step_is_cut AS is_cut,
+       NOT is_prefill AND NOT is_cut AS is_counted
+FROM (
+    SELECT run, cell_id, attempt, index, turn, question_id, category, first_step_is_prefill, last_step_is_cut, len(step_accepted) AS n,
+           unnest(range(len(step_accepted))) AS step, unnest(step_drafted) AS drafted, unnest(step_accepted) AS accepted
+    FROM requests WHERE is_answered
+);
+
+CREATE VIEW telemetry AS
+SELECT recorded.* FROM recorded_telemetry recorded JOIN (SELECT run, cell_id, attempt FROM shown_cells) USING (run, cell_id, attempt);
+
+-- ----------------------------------------------------------------------------------------------------- acceptance (AR)
+CREATE VIEW drafting_steps AS  -- how often a step of this shape occurred; the shape is all that acceptance needs
+SELECT run, cell_id, category, drafted, accepted, count(*) AS n FROM steps WHERE is_counted GROUP BY ALL;
+
+CREATE VIEW acceptance AS
+-- One row a cell and position 1..k, those never reached too. ar_conditional = P(accepted at i | drafted at i, all before accepted),
+-- null when never reached; ar_joint = Π_{j≤i} ar_conditional, so that 1 + Σ ar_joint = AL where every step drafts k [SPEED-Bench].
+WITH from_steps AS (
+    SELECT run, cell_id, position,
+           coalesce(sum(n) FILTER (WHERE drafted >= position AND accepted >= position - 1), 0)::BIGINT AS n_reached,
+           coalesce(sum(n) FILTER (WHERE drafted >= position AND accepted >= position), 0)::BIGINT AS n_accepted,
+           'steps' AS source
+    FROM drafting_steps
+    JOIN (SELECT run, cell_id, k, max(drafted) AS max_drafted FROM drafting_steps JOIN shown_cells USING (run, cell_id)
+          WHERE method <> 'none' GROUP BY ALL) USING (run, cell_id),
+         LATERAL unnest(range(1, greatest(k, max_drafted) + 1)) AS positions(position)
+    GROUP BY run, cell_id, position
+), from_counters AS (  -- vLLM counts acceptances by position; a draft is a step with something drafted
+    SELECT run, cell_id, positions.position,
+           CASE positions.position WHEN 1 THEN grown(counters_before, counters_after, 'drafts')
+                ELSE grown(counters_before, counters_after, 'accepted_at_' || (positions.position - 2)) END::BIGINT AS n_reached,
+           grown(counters_before, counters_after, 'accepted_at_' || (positions.position - 1))::BIGINT AS n_accepted,
+           'counters' AS source
+    FROM shown_cells ANTI JOIN from_steps USING (run, cell_id), LATERAL unnest(range(1, k + 1)) AS positions(position)
+    WHERE method <> 'none' AND n_reached IS NOT NULL AND n_accepted IS NOT NULL
+), rated AS (
+    SELECT *, n_accepted / nullif(n_reached, 0) AS ar_conditional FROM (FROM from_steps UNION ALL BY NAME FROM from_counters)
+)
+SELECT run, cell_id, position, n_reached, n_accepted, ar_conditional,
+       product(ar_conditional) OVER earlier AS known,
+       CASE WHEN n_reached > 0 OR known = 0 THEN known END AS ar_joint,  -- after a sure rejection 0; where nothing was drafted, unknown
+       source
+FROM rated WINDOW earlier AS (PARTITION BY run, cell_id ORDER BY position);
+
+-- ------------------------------------------------------------------------------------------- metrics by cell, by category
+CREATE VIEW metrics AS  -- one row a cell for `category` 'all', and one a category
+WITH turns AS (
+    SELECT *, unnest(['all', category]) AS part,
+           acceptance_length(sum(n_accepted) OVER talk, sum(n_steps) OVER talk) AS conversation_al,
+           turn = min(turn) OVER talk AS is_first_turn
+    FROM requests WINDOW talk AS (PARTITION BY run, cell_id, index)
+)
+SELECT
+    run, cell_id, part AS category,
+    count(*) AS n_requests,
+    count(*) FILTER (WHERE NOT is_answered) AS n_failed,
+    count(DISTINCT index) AS n_conversations,
+    sum(n_output_tokens) FILTER (WHERE is_answered)::BIGINT AS n_output_tokens,
+    avg(prompt_tokens) AS prompt_tokens_mean,
+    acceptance_length(sum(n_accepted), sum(n_steps)) AS al_step_weighted,              -- over all steps, as an engine counts
+    avg(conversation_al) FILTER (WHERE is_first_turn) AS al_request_mean,              -- [SPEED-Bench] Average_AL: a conversation, one voice
+    acceptance_length(sum(n_all_accepted), sum(n_all_steps)) AS al_untrimmed,          -- [SPEED-Bench] as its published code takes steps
+    acceptance_length(sum(n_accepted), sum(n_drafting_steps)) AS al_drafted,           -- [vLLM] leaves out steps with nothing drafted
+    acceptance_length(sum(n_all_accepted), sum(n_all_drafting_steps)) AS al_drafted_untrimmed,
+    avg(engine_al) AS engine_al_mean,
+    sum(n_accepted) / nullif(sum(n_drafted), 0) AS draft_efficiency,
+    sum(decode_ms) / nullif(sum(n_later_steps), 0) AS step_ms,                         -- mean time of a round: t_ar, t_sd
+    percentile(0.5, ttft_ms) AS ttft_ms_p50, percentile(0.9, ttft_ms) AS ttft_ms_p90, percentile(0.99, ttft_ms) AS ttft_ms_p99,
+    percentile(0.5, tpot_ms) AS tpot_ms_p50, percentile(0.9, tpot_ms) AS tpot_ms_p90, percentile(0.99, tpot_ms) AS tpot_ms_p99,
+    percentile(0.5, e2e_ms) AS e2e_ms_p50, percentile(0.9, e2e_ms) AS e2e_ms_p90, percentile(0.99, e2e_ms) AS e2e_ms_p99,
+    percentile(0.5, user_tps) AS user_tps_p50,
+    percentile(0.1, user_tps) AS user_tps_p10,                                                  -- the slow tail of speeds
+    max(max_chunk_tokens) AS max_chunk_tokens,
+    max(max_drafted) AS max_drafted
+FROM turns GROUP BY run, cell_id, part;
+
+CREATE VIEW steady_windows AS
+-- The steady window of a closed loop: from the time that `concurrency` conversations are in flight to the first time that they no
+-- longer are. A conversation holds its slot from its first send to its last byte, and a free slot is taken at once while there are
+-- conversations left: so the window ends with the first conversation that ends after the last one began.
+WITH conversations AS (
+    SELECT run, cell_id, min(t_sent_ns) AS begin_ns, max(t_last_ns) AS end_ns FROM requests GROUP BY run, cell_id, index
+), bounds AS (
+    SELECT run, cell_id, concurrency,
+           list_sort(list(begin_ns))[concurrency] AS start_ns,
+           max(begin_ns) AS last_begin_ns,
+           list(end_ns) AS ends_ns
+    FROM conversations JOIN shown_cells USING (run, cell_id) WHERE load_kind = 'closed' GROUP BY run, cell_id, concurrency
+)
+SELECT run, cell_id, start_ns, list_min(list_filter(ends_ns, lambda ns: ns > last_begin_ns)) AS stop_ns
+FROM bounds WHERE start_ns < stop_ns;
+
+CREATE VIEW steady_output AS  -- tokens that arrived in the steady window (start, stop]
+WITH shares AS (
+    SELECT run, cell_id, start_ns, stop_ns, n_output_tokens, t_sent_ns, t_last_ns, chunk_gap_ns, chunk_tokens, index, turn,
+           t_sent_ns >= start_ns AND t_last_ns <= stop_ns AS is_inside
+    FROM requests JOIN steady_windows USING (run, cell_id) WHERE is_answered
+), crossing AS (  -- only requests that cross a bound are opened
+    SELECT run, cell_id, start_ns, stop_ns, tokens,
+           t_sent_ns + sum(gap_ns) OVER (PARTITION BY run, cell_id, index, turn ORDER BY chunk) AS t_ns
+    FROM (SELECT * EXCLUDE (chunk_gap_ns, chunk_tokens), unnest(range(len(chunk_gap_ns))) AS chunk, unnest(chunk_gap_ns) AS gap_ns,
+                 unnest(chunk_tokens) AS tokens FROM shares WHERE NOT is_inside)
+), counted_tokens AS (
+    SELECT run, cell_id, start_ns, stop_ns, n_output_tokens AS tokens FROM shares WHERE is_inside
+    UNION ALL
+    SELECT run, cell_id, start_ns, stop_ns, tokens FROM crossing WHERE t_ns > start_ns AND t_ns <= stop_ns
+)
+SELECT run, cell_id, (stop_ns - start_ns) / 1e9 AS steady_s, 1e9 * sum(tokens) / (stop_ns - start_ns) AS steady_output_tps
+FROM counted_tokens GROUP BY run, cell_id, start_ns, stop_ns;
+
+-- ------------------------------------------------------------------------------------------------------------- lossless
+CREATE VIEW references_of_cells AS  -- what the outputs of a greedy cell are held against
+SELECT cell.run, cell.cell_id, arg_min(other.cell_id, other.repeat) AS reference_cell_id
+FROM shown_cells cell JOIN shown_cells other
+  ON cell.run = other.run AND other.method = 'none' AND other.status = 'ok'
+ AND CASE WHEN cell.method = 'none'
+          THEN other.deployment_id = cell.deployment_id AND other.condition = cell.condition AND other.repeat <> cell.repeat
+          ELSE other.pair_id = cell.pair_id END
+WHERE cell.status = 'ok' AND cell.temperature = 0
+GROUP BY cell.run, cell.cell_id;
+
+CREATE VIEW divergences AS
+-- Each greedy answer beside its reference: that of the paired baseline, or of the baseline's own other repeat. `first_difference`
+-- counts from 0 and is the shorter length when one is the other's beginning. A later turn may differ because an earlier one did:
+-- then `same_prompt` is false.
+SELECT answer.run, answer.cell_id, reference_cell_id, answer.question_id, answer.turn, answer.category,
+       CASE WHEN len(answer.output_ids) > 0 OR len(reference.output_ids) > 0 THEN answer.output_ids = reference.output_ids
+            ELSE nullif(answer.output_hash, '') = nullif(reference.output_hash, '') END AS is_identical,
+       CASE WHEN NOT is_identical AND len(answer.output_ids) > 0 AND len(reference.output_ids) > 0 THEN
+            coalesce(list_position(list_transform(list_zip(answer.output_ids, reference.output_ids, true), lambda pair: pair[1] = pair[2]), false) - 1,
+                     least(len(answer.output_ids), len(reference.output_ids))) END AS first_difference,
+       len(answer.output_ids) AS n_tokens, len(reference.output_ids) AS n_reference_tokens,
+       answer.prompt_hash = reference.prompt_hash AS same_prompt
+FROM references_of_cells JOIN requests answer USING (run, cell_id)
+JOIN requests reference ON reference.run = answer.run AND reference.cell_id = reference_cell_id
+ AND reference.question_id = answer.question_id AND reference.turn = answer.turn
+WHERE answer.is_answered AND reference.is_answered;
+
+CREATE VIEW losslessness AS
+SELECT run, cell_id, avg(is_identical::INT) AS lossless, count(is_identical) AS n_compared FROM divergences GROUP BY run, cell_id;
+
+-- ------------------------------------------------------------------------------------------------------ cells, categories
+CREATE VIEW cells AS
+-- One row a cell. `al` is step-weighted: it is what E[L] of `acceptance`, the engines' counters and t_ar·AL/t_sd mean. SPEED-Bench
+-- averages over requests: `al_request_mean`. `acceptance_source` says where `al` comes from: the steps that the engine told, its counters
+-- over the cell, or the mean of its own summaries; '' without speculation, where AL is 1.
+WITH macro_mean AS (
+    SELECT run, cell_id, avg(al_step_weighted) AS al_macro FROM metrics WHERE category <> 'all' GROUP BY run, cell_id  -- [AIPerf]
+), session_facts AS (
+    SELECT run, session_id, engine_version, simulated, json_array_length(gpus_json) AS gpus, node, git_commit FROM sessions
+), joined AS (
+    SELECT facts.*, overall.* EXCLUDE (run, cell_id, category), al_macro, steady_s, steady_output_tps, lossless, n_compared,
+           session_facts.* EXCLUDE (run, session_id),
+           acceptance_length(grown(counters_before, counters_after, 'accepted_tokens'), grown(counters_before, counters_after, 'drafts'))
+               AS al_counters,
+           list_aggregate(late_send_ns, 'quantile_cont', 0.99) / 1e6 AS late_send_ms_p99,
+           n_output_tokens / nullif(duration_s, 0) AS output_tps
+    FROM shown_cells facts
+    LEFT JOIN (FROM metrics WHERE category = 'all') overall USING (run, cell_id)
+    LEFT JOIN macro_mean USING (run, cell_id)
+    LEFT JOIN steady_output USING (run, cell_id)
+    LEFT JOIN losslessness USING (run, cell_id)
+    LEFT JOIN session_facts USING (run, session_id)
+), judged AS (
+    SELECT *,
+        list_filter([
+            CASE status WHEN 'failed' THEN 'failed' WHEN 'not_measured' THEN 'not_measured' END,
+            CASE WHEN status = 'ok' AND (coalesce(n_requests - n_failed, 0) < min_requests
+                                         OR (load_kind = 'closed' AND n_conversations < concurrency)) THEN 'too_few_requests' END,
+            CASE WHEN n_failed > max_failed_share * n_requests THEN 'errors' END,
+            CASE WHEN late_send_ms_p99 > max_late_send_ms
+                  AND late_send_ms_p99 > max_late_send_share * (CASE load_kind WHEN 'closed' THEN e2e_ms_p50 ELSE ttft_ms_p50 END)
+                 THEN 'late_sends' END,
+            CASE WHEN NOT caches_reset THEN 'caches_not_reset' END,
+            CASE WHEN client_cpu_share > max_client_cpu_share THEN 'client_saturated' END,
+            CASE WHEN max_chunk_tokens > greatest(k, max_drafted) + 1 THEN 'steps_merged' END,
+            CASE WHEN abs(al_drafted_untrimmed / al_counters - 1) > max_acceptance_difference THEN 'acceptance_mismatch' END,
+            CASE WHEN clock_stepped THEN 'clock_stepped' END,
+            CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND declared_engine_version <> engine_version
+                 THEN 'engine_version_differs' END
+        ], lambda reason: reason IS NOT NULL) AS reasons
+    FROM joined, thresholds
+)
+SELECT
+    run, cell_id, status, len(reasons) = 0 AS valid, reasons, engine, model, method, k, tp, draft_tp, batch, workload, isl, concurrency,
+    temperature, repeat,
+    CASE WHEN method = 'none' THEN CASE WHEN n_output_tokens > 0 THEN 1.0 END
+         ELSE coalesce(al_step_weighted, al_counters, engine_al_mean) END AS al,
+    CASE WHEN method = 'none' THEN CASE WHEN n_output_tokens > 0 THEN 1.0 END ELSE al_untrimmed END AS al_untrimmed,
+    CASE WHEN method = 'none' OR al IS NULL THEN '' WHEN al_step_weighted IS NOT NULL THEN 'steps'
+         WHEN al_counters IS NOT NULL THEN 'counters' ELSE 'summary' END AS acceptance_source,
+    output_tps, user_tps_p50, ttft_ms_p50, ttft_ms_p90, ttft_ms_p99, tpot_ms_p50, tpot_ms_p90, tpot_ms_p99,
+    coalesce(n_requests, 0) AS n_requests, coalesce(n_failed, 0) AS n_failed, lossless, duration_s,
+    -- beyond the names that people script against
+    draft, draft_model, dtype, split, load_kind, attempt, position, started_at, error_kind, error,
+    al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro, al_drafted, al_counters, draft_efficiency,
+    n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
+    e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms, n_compared, late_send_ms_p99, merged_reads, loop_lag_ms_max,
+    client_cpu_share, load_average, coalesce(simulated, false) AS simulated, engine_version, node, git_commit,
+    session_id, invocation_id, deployment_id, pair_id, condition, cell_json
+FROM judged;
+
+CREATE VIEW categories AS  -- one row a cell and category; the same formulas as in `cells`
+SELECT run, cell_id, category,
+       CASE method WHEN 'none' THEN 1.0 ELSE coalesce(al_step_weighted, engine_al_mean) END AS al, user_tps_p50,
+       engine, model, method, k, draft, workload, concurrency, repeat,
+       metrics.* EXCLUDE (run, cell_id, category, user_tps_p50)
+FROM metrics JOIN shown_cells USING (run, cell_id) WHERE category <> 'all';
+
+-- ----------------------------------------------------------------------------------------------------------- comparisons
+CREATE VIEW pairs AS  -- a speculative cell and its baseline: the same measurement without a draft, of the same repeat
+SELECT fast.run, fast.cell_id, base.cell_id AS baseline_cell_id, fast.deployment_id, base.deployment_id AS baseline_deployment_id,
+       fast.condition, fast.duration_s, base.duration_s AS baseline_duration_s
+FROM shown_cells fast JOIN shown_cells base ON base.run = fast.run AND base.pair_id = fast.pair_id AND base.method = 'none'
+WHERE fast.method <> 'none' AND fast.status = 'ok' AND base.status = 'ok';
+
+CREATE VIEW answers AS  -- one row a prompt: a prompt that was sent more than once speaks once
+SELECT run, cell_id, question_id, turn, any_value(category) AS category, avg(user_tps) AS user_tps, avg(tpot_ms) AS tpot_ms,
+       avg(ttft_ms) AS ttft_ms, avg(e2e_ms) AS e2e_ms, sum(n_output_tokens) AS tokens, sum(e2e_ms) AS busy_ms
+FROM requests WHERE is_answered GROUP BY run, cell_id, question_id, turn;
+
+CREATE VIEW answered_twice AS
+-- Prompts that both cells of a pair answered. A `gain` is of two numbers, `top` and `bottom`, so that top / bottom > 1 always means
+-- faster with speculation. `level` says what is compared: one cell, or one draft over all repeats (a prompt's mean over them first:
+-- repeats of a prompt are no new prompts).
+WITH prompts AS (
+    SELECT pairs.*, unnest(['all', fast.category]) AS category, fast.question_id, fast.turn,
+           fast.user_tps, base.user_tps AS base_user_tps, fast.tpot_ms, base.tpot_ms AS base_tpot_ms, fast.ttft_ms, base.ttft_ms AS base_ttft_ms,
+           fast.e2e_ms, base.e2e_ms AS base_e2e_ms, fast.tokens, base.tokens AS base_tokens, fast.busy_ms, base.busy_ms AS base_busy_ms
+    FROM pairs JOIN answers fast USING (run, cell_id)
+    JOIN answers base ON base.run = pairs.run AND base.cell_id = pairs.baseline_cell_id
+     AND base.question_id = fast.question_id AND base.turn = fast.turn
+)
+SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '' AS condition, category, question_id, turn,
+       * EXCLUDE (run, cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition, category, question_id, turn,
+                  duration_s, baseline_duration_s)
+FROM prompts
+UNION ALL BY NAME
+SELECT 'draft' AS level, run, deployment_id AS subject, baseline_deployment_id AS baseline, condition, category, question_id, turn,
+       avg(user_tps) AS user_tps, avg(base_user_tps) AS base_user_tps, avg(tpot_ms) AS tpot_ms, avg(base_tpot_ms) AS base_tpot_ms,
+       avg(ttft_ms) AS ttft_ms, avg(base_ttft_ms) AS base_ttft_ms, avg(e2e_ms) AS e2e_ms, avg(base_e2e_ms) AS base_e2e_ms,
+       sum(tokens) AS tokens, sum(base_tokens) AS base_tokens, sum(busy_ms) AS busy_ms, sum(base_busy_ms) AS base_busy_ms
+FROM prompts GROUP BY ALL;
+
+-- The statistic of two lists: a ratio of medians, or of ratios of sums where there are weights.
+CREATE MACRO ratio_of(tops, bottoms, top_weights, bottom_weights) AS CASE
+    WHEN top_weights[1] IS NULL THEN list_aggregate(tops, 'median') / nullif(list_aggregate(bottoms, 'median'), 0)
+    ELSE (list_sum(tops) / nullif(list_sum(top_weights), 0)) / nullif(list_sum(bottoms) / nullif(list_sum(bottom_weights), 0), 0) END;
+
+CREATE VIEW gains AS  -- the lists that a ratio is made of, in one order, so that a resample takes the same prompts from both
+SELECT level, run, subject, baseline, condition, category, gain.metric,
+       list(gain.top ORDER BY question_id, turn) AS tops, list(gain.bottom ORDER BY question_id, turn) AS bottoms,
+       list(gain.top_weight ORDER BY question_id, turn) AS top_weights, list(gain.bottom_weight ORDER BY question_id, turn) AS bottom_weights
+FROM (
+    SELECT level, run, subject, baseline, condition, category, question_id, turn, unnest([
+        {metric: 'user_tps', top: user_tps, bottom: base_user_tps, top_weight: NULL::DOUBLE, bottom_weight: NULL::DOUBLE},
+        {metric: 'tpot', top: base_tpot_ms, bottom: tpot_ms, top_weight: NULL, bottom_weight: NULL},
+        {metric: 'ttft', top: base_ttft_ms, bottom: ttft_ms, top_weight: NULL, bottom_weight: NULL},
+        {metric: 'e2e', top: base_e2e_ms, bottom: e2e_ms, top_weight: NULL, bottom_weight: NULL},
+        -- Throughput by prompt: tokens per time that requests were busy; with full slots it is the cell's, but for the number of slots.
+        {metric: 'output_tps', top: tokens, bottom: base_tokens, top_weight: busy_ms, bottom_weight: base_busy_ms}
+    ]) AS gain
+    FROM answered_twice
+)
+WHERE gain.top IS NOT NULL AND gain.bottom IS NOT NULL
+GROUP BY ALL;
+
+CREATE VIEW whole_cell_gains AS  -- the measured ratio of output TPS, of all that was answered and the whole duration
+WITH throughputs AS (
+    SELECT pairs.*, fast.tokens / nullif(duration_s, 0) AS output_tps, base.tokens / nullif(baseline_duration_s, 0) AS base_output_tps
+    FROM pairs
+    JOIN (SELECT run, cell_id, sum(tokens) AS tokens FROM answers GROUP BY run, cell_id) fast USING (run, cell_id)
+    JOIN (SELECT run, cell_id AS baseline_cell_id, sum(tokens) AS tokens FROM answers GROUP BY run, cell_id) base USING (run, baseline_cell_id)
+)
+SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '' AS condition, 'all' AS category, 'output_tps' AS metric,
+       output_tps / nullif(base_output_tps, 0) AS whole_ratio
+FROM throughputs
+UNION ALL
+SELECT 'draft', run, deployment_id, baseline_deployment_id, condition, 'all', 'output_tps', avg(output_tps) / nullif(avg(base_output_tps), 0)
+FROM throughputs GROUP BY ALL;
+
+CREATE VIEW observed_gains AS
+-- The measured ratios. The whole cell's output TPS cannot be taken apart by prompt: its interval is that of the throughput by prompt,
+-- moved (`scale`) onto the ratio that was measured.
+SELECT level, run, subject, baseline, condition, category, metric, tops, bottoms, top_weights, bottom_weights, len(tops) AS n_prompts,
+       ratio_of(tops, bottoms, top_weights, bottom_weights) AS ratio_by_prompt,
+       coalesce(whole_ratio, ratio_by_prompt) AS ratio,
+       ratio / nullif(ratio_by_prompt, 0) AS scale
+FROM gains LEFT JOIN whole_cell_gains USING (level, run, subject, baseline, condition, category, metric);
+
+CREATE VIEW numbers AS  -- for each resample as many numbers as there are prompts at most
+SELECT resample, list_transform(range(n), lambda nth: uniform(resample, nth)) AS uniforms
+FROM (SELECT unnest(range(resamples)) AS resample FROM thresholds),
+     (SELECT max(n) AS n FROM (SELECT count(DISTINCT (question_id, turn)) AS n FROM recorded_requests GROUP BY run));
+
+CREATE VIEW comparisons AS
+-- Percentile bootstrap, paired by prompt: a resample draws as many prompts as there are, with replacement, and takes the values of both
+-- cells for each. Significant = the interval excludes 1, with enough prompts to say so; "not significant" is a result.
+WITH resampled AS (
+    SELECT observed_gains.*, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn
+    FROM observed_gains, numbers
+), ratios AS (
+    SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
+           scale * ratio_of(list_select(tops, drawn), list_select(bottoms, drawn),
+                            list_select(top_weights, drawn), list_select(bottom_weights, drawn)) AS resampled_ratio
+    FROM resampled
+)
+SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
+       CASE WHEN n_prompts > 1 THEN percentile((1 - confidence()) / 2, resampled_ratio) END AS ci_low,
+       CASE WHEN n_prompts > 1 THEN percentile((1 + confidence()) / 2, resampled_ratio) END AS ci_high,
+       coalesce(n_prompts >= min_prompts_significant AND (ci_low > 1 OR ci_high < 1), false) AS significant
+FROM ratios, thresholds
+GROUP BY level, run, subject, baseline, condition, category, metric, ratio, n_prompts, min_prompts_significant;
+
+CREATE VIEW speedups AS
+-- One row a speculative cell, metric and category ('all' = over all of them); ratio > 1 always means faster with speculation. Of
+-- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered.
+SELECT run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, n_prompts
+FROM comparisons WHERE level = 'cell';
+
+CREATE VIEW draft_speedups AS
+-- One row a draft, condition, metric and category: all repeats of a pair together. `ratio_min` and `ratio_max` are those of the single
+-- repeats: what differs from one session to the next is in no interval that resamples prompts.
+WITH repeats AS (
+    SELECT pairs.run, pairs.deployment_id AS subject, pairs.baseline_deployment_id AS baseline, pairs.condition, category, metric,
+           count(*) AS n_repeats, min(ratio) AS ratio_min, max(ratio) AS ratio_max
+    FROM observed_gains JOIN pairs ON pairs.run = observed_gains.run AND cell_id = subject WHERE level = 'cell' GROUP BY ALL
+), labels AS (
+    SELECT run, deployment_id AS subject, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
+           any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
+           any_value(isl) AS isl, any_value(concurrency) AS concurrency, any_value(temperature) AS temperature
+    FROM shown_cells GROUP BY run, deployment_id, condition
+)
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
+       significant, n_prompts, n_repeats, ratio_min, ratio_max, subject AS deployment_id, baseline AS baseline_deployment_id, condition
+FROM (FROM comparisons WHERE level = 'draft')
+JOIN repeats USING (run, subject, baseline, condition, category, metric)
+JOIN labels USING (run, subject, condition);
+
+CREATE VIEW projections AS
+-- The speed-up that acceptance and step times promise: S = t_ar · AL / t_sd [SPEED-Bench, App. H], beside the measured one.
+SELECT pairs.run, pairs.cell_id, baseline_cell_id, fast.category, base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms,
+       fast.al_step_weighted AS al, t_ar_ms * al / t_sd_ms AS projected
+FROM pairs JOIN metrics fast USING (run, cell_id)
+JOIN metrics base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category;
