@@ -48,7 +48,8 @@ class Measured:
     late_send_ns: Sequence[int]
     merged_reads: int
     loop_lag_ns_max: int
-    client_cpu_share: float
+    client_cpu_share: float  # CPU seconds of the busiest client process / duration
+    t_zero_ns: int = 0  # the cell's start on this machine's monotonic clock: all times of rows count from it
 
 
 # `jobs/load/drive.py` has the one entry point:

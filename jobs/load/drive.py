@@ -211,4 +211,5 @@ class CellDrive:
             merged_reads=self.merged_reads,
             loop_lag_ns_max=max(self.lag_ns_max, batch_ns),
             client_cpu_share=busiest_ns / duration_ns if duration_ns else 0.0,
+            t_zero_ns=self.t_zero,
         )

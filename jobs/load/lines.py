@@ -25,17 +25,8 @@ class Line:
     """A connection; also what the HTTP parser calls. The parser only says where a response ends: bodies are parsed later."""
 
     __slots__ = (
-        "feed",
-        "fileno",
-        "is_ended",
-        "is_framed",
-        "is_used",
-        "parser",
-        "reads",
-        "recvmsg",
-        "sock",
-        "turn",
-        "unsent",
+        *("feed", "fileno", "parser", "reads", "recvmsg", "sock", "turn", "unsent"),
+        *("is_ended", "is_persistent", "is_stuck", "is_used"),
     )
 
     def __init__(self, sock: socket.socket) -> None:
@@ -48,8 +39,9 @@ class Line:
         self.reads: list[Any] = []  # those of the turn
         self.unsent = memoryview(b"")
         self.is_ended = False  # the response is whole
-        self.is_framed = False  # its head told a length or chunks: the end of the connection is not its end
+        self.is_persistent = False  # both sides agree that it may carry another request
         self.is_used = False  # it carried a request before
+        self.is_stuck = False  # the kernel did not take the whole request at once
 
     def take(self, turn: Turn) -> None:
         """Put a turn on this line."""
@@ -57,23 +49,21 @@ class Line:
         turn.n_tries += 1
         turn.reads = self.reads = []
         self.unsent = memoryview(turn.request)
-        self.is_ended = self.is_framed = False
+        self.is_ended = False
 
     @property
     def is_keepable(self) -> bool:
-        return bool(self.is_ended and not self.unsent and self.parser.should_keep_alive())
+        return self.is_ended and self.is_persistent and not self.unsent
 
     @property
     def answered_by_closing(self) -> bool:
-        """A response without length or chunks ends with the connection."""
-        return bool(self.reads[:-1]) and not self.is_framed and self.parser.get_status_code() >= 200
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self.is_framed = True
+        """A response that announces neither a length nor chunks ends with the connection."""
+        head, found, _ = b"".join(data for _, _, data in self.reads).lower().partition(b"\r\n\r\n")
+        return bool(found) and b"\ncontent-length:" not in head and b"\ntransfer-encoding:" not in head
 
     def on_message_complete(self) -> None:
         self.is_ended = self.parser.get_status_code() >= 200  # 1xx announces another response
+        self.is_persistent = self.parser.should_keep_alive()  # the parser knows only now
 
 
 class Lines:
@@ -125,21 +115,25 @@ class Lines:
                 return line
         line = self.open(0.0)
         line.take(turn)
-        self.poller.modify(line.fileno, READABLE | WRITABLE)
+        self.await_room(line)
         return line
 
     def push(self, line: Line) -> None:
         """Hand the kernel what it takes of the request; a line that sent all of it listens. `OSError` when it is broken."""
         assert line.turn is not None
         now = time.monotonic_ns()
-        try:
+        with suppress(BlockingIOError):
             line.unsent = line.unsent[line.sock.send(line.unsent) :]
-        except BlockingIOError:
-            return
         if line.unsent:
-            self.poller.modify(line.fileno, READABLE | WRITABLE)
+            self.await_room(line)
         else:
             self.listen(line, now)
+
+    def await_room(self, line: Line) -> None:
+        """Be told when the kernel takes more of the request."""
+        if not line.is_stuck:
+            self.poller.modify(line.fileno, READABLE | WRITABLE)
+            line.is_stuck = True
 
     def listen(self, line: Line, t_sent: int) -> None:
         """All was sent, or the server answers before.
@@ -149,7 +143,9 @@ class Lines:
         assert line.turn is not None
         line.turn.t_sent = t_sent
         self.listening[line.fileno] = self.others.pop(line.fileno)
-        self.poller.modify(line.fileno, READABLE)
+        if line.is_stuck:
+            self.poller.modify(line.fileno, READABLE)
+            line.is_stuck = False
 
     def attend(self, line: Line, mask: int) -> None:
         """Something happened on a line that does not listen. `OSError` when it is broken."""

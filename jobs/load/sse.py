@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 
 class Event(NamedTuple):
     """The data of one event, and how many bytes of the body had to arrive for it to be whole."""
@@ -19,8 +21,8 @@ def events_of(body: bytes) -> list[Event]:
     """
     events: list[Event] = []
     data: list[bytes] = []
-    end = 0
-    for line in body.splitlines(keepends=True):
+    end = len(BYTE_ORDER_MARK) if body.startswith(BYTE_ORDER_MARK) else 0
+    for line in body[end:].splitlines(keepends=True):
         end += len(line)
         if line[:5] == b"data:":
             if line[-1:] in b"\r\n":  # else the body ends inside this line
