@@ -40,11 +40,11 @@ class Lifeline:
     them. Leaving the context, or `close()`, lets go without harm: ending the tree is then the owner's business.
     """
 
-    def __init__(self, marker: tuple[str, str], remove: Sequence[Path] = ()) -> None:
+    def __init__(self, marker: tuple[str, str], remove: Sequence[Path] = (), *, grace_s: float = GRACE_S) -> None:
         folders = [part for path in remove for part in ("--remove", str(path.absolute()))]
         passed = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         starter = subprocess.Popen(
-            [sys.executable, "-m", "jobs.engines.lifeline", "--marker", "=".join(marker), *folders],
+            [sys.executable, "-m", "jobs.engines.lifeline", "--marker", "=".join(marker), "--grace", str(grace_s), *folders],
             bufsize=0,
             stdin=subprocess.PIPE,  # close-on-exec: no engine inherits its write end
             stdout=subprocess.DEVNULL,
@@ -128,10 +128,19 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
+def remove(folder: Path, *, limit_s: float = 5.0) -> None:
+    """Remove a folder, again and again while somebody else (another tree's last process) still writes into it."""
+    deadline = time.monotonic() + limit_s
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(POLL_S)
+
+
 def main() -> None:
     """The supervisor: fork away from the owner, wait for the end of the pipe, clean up unless it ended with a goodbye."""
     parser = argparse.ArgumentParser(prog="python -m jobs.engines.lifeline")
     parser.add_argument("--marker", required=True)
+    parser.add_argument("--grace", required=True, type=float)
     parser.add_argument("--remove", action="append", default=[], type=Path)
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -140,9 +149,9 @@ def main() -> None:
         os._exit(0)  # the owner, waiting for this, knows that the supervisor stands
     if sys.stdin.buffer.read() != GOODBYE:
         name, _, value = args.marker.partition("=")
-        end_tree((name, value), grace_s=GRACE_S)
+        end_tree((name, value), grace_s=args.grace)
         for folder in args.remove:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ OWNER = """
     from jobs.engines.lifeline import Lifeline
     marker, scratch, code = ({variable!r}, {value!r}), Path({scratch!r}), {code!r}
     scratch.mkdir()
-    line = Lifeline(marker, [scratch])
+    line = Lifeline(marker, [scratch], grace_s=0.5)
     child = subprocess.Popen([sys.executable, "-c", code], env={{marker[0]: marker[1]}}, stdout=subprocess.PIPE)
     child.stdout.readline()
     print("ready", flush=True)
