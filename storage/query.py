@@ -1,24 +1,26 @@
-"""Owns `python -m storage.query`: SQL over one run or many, in the format that the caller wants. Does not own views or metrics."""
+"""Owns `python -m storage.query`: SQL over one run or many, in the format asked for. Does not own views or metrics."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import duckdb
-from rich.console import Console
-from rich.table import Table
 
 from storage.errors import BadInput, SpecSweepError
 from storage.files import write_whole
-from storage.views import PUBLIC_VIEWS, one_line, open_runs
+from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted
 
 __all__ = ["main", "open_runs"]
 
+READING = ("SELECT", "EXPLAIN", "MULTI", "CREATE", "DROP", "SET")  # CREATE lasts as long as the connection; MULTI is PIVOT
 FORMATS = ("table", "csv", "json", "parquet")
 
 EPILOG = f"""\
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("words", nargs="+", metavar="RUN... [SQL]", help="run folders or globs, then one SQL statement")
     parser.add_argument("--format", choices=FORMATS, default="table")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout (parquet: needed on a terminal)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
     return parser
 
 
@@ -63,7 +65,10 @@ def _run(options: argparse.Namespace) -> int:
 
             talk(runs)
         else:
-            write_answer(ask(runs, sql), options.format, options.output)
+            answer = ask(runs, sql)
+            if answer is None:
+                raise BadInput(f"SQL must ask for rows: got {sql!r}. Begin with SELECT or FROM.")
+            write_answer(runs, answer, options.format, options.output)
     return 0
 
 
@@ -71,16 +76,73 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
     """SQL has a space in it, and no run's folder has that name."""
     is_sql = any(space in words[-1].strip() for space in " \n\t") and not Path(words[-1]).exists()
     if is_sql and len(words) == 1:
-        raise BadInput("A run must be named before the SQL: got only SQL. Example: python -m storage.query results/quickstart 'FROM cells'")
+        raise BadInput(
+            "A run must be named before the SQL: got only SQL. Try: python -m storage.query results/quickstart 'FROM cells'"
+        )
     return (words[:-1], words[-1]) if is_sql else (words, None)
 
 
-def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
-    """The answer to one statement; `BadInput` in one line for SQL that is wrong or answers nothing."""
+def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | None:
+    """The answer to one statement; None when it is obeyed and answers nothing. `BadInput` when it is wrong or would write."""
+    with sql_mistakes():
+        statements = runs.extract_statements(sql)
+        if len(statements) != 1:
+            raise BadInput(f"One statement at a time: got {len(statements)}. Example: FROM cells")
+        if statements[0].type.name not in READING:
+            raise BadInput(
+                f"A query only reads: got {statements[0].type.name}. To keep an answer use --format and --output."
+            )
+        return runs.sql(sql)
+
+
+@contextlib.contextmanager
+def sql_mistakes() -> Iterator[None]:
+    """What DuckDB says about a mistake, as `BadInput` in one line. Some mistakes show only when the answer is fetched."""
     try:
-        answer = runs.sql(sql)
+        yield
     except duckdb.Error as error:
         raise BadInput(f"SQL must be valid: {one_line(error)}") from error
-    if answer is None:
-        raise BadInput(f"SQL must ask for rows: got {sql!r}. Begin with SELECT or FROM.")
-    return answer
+
+
+def write_answer(runs: duckdb.DuckDBPyConnection, answer: duckdb.DuckDBPyRelation, form: str, output: Path | None) -> None:
+    """The answer to the file (whole or not at all) or to stdout."""
+    with sql_mistakes():
+        content = render_table(answer, None).encode() if form == "table" and output else b""
+        if form == "table" and not output:
+            content = render_table(answer, terminal_width()).encode()
+        elif form != "table":
+            content = _exported(runs, answer, form)
+    if output:
+        write_whole(output, content)
+    else:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None where stdout is none, and nothing needs to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def render_table(answer: duckdb.DuckDBPyRelation, width: int | None) -> str:
+    """The answer as a box; as wide and as long as it is where there is no width to keep to."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        if width:
+            answer.show(max_width=width, max_rows=200)
+        else:
+            answer.show(max_width=1_000_000, max_rows=1_000_000_000, max_col_width=100_000)
+    return text.getvalue().rstrip("\n") + "\n"
+
+
+def _exported(runs: duckdb.DuckDBPyConnection, answer: duckdb.DuckDBPyRelation, form: str) -> bytes:
+    options = {"csv": "FORMAT csv, HEADER", "json": "FORMAT json, ARRAY true", "parquet": "FORMAT parquet"}[form]
+    answer.create("exported_answer")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "answer"
+        runs.execute(f"COPY exported_answer TO {quoted(str(path))} ({options})").fetchall()
+        return path.read_bytes()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

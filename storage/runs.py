@@ -17,7 +17,7 @@ from storage.lock import LOCK_FILE, RunLock
 from storage.redact import redact
 from storage.rows import Attempt, CellResult, History, SessionRow, Start
 from storage.tables import CELLS, REQUESTS, SESSIONS, TELEMETRY, to_parquet
-from storage.views import open_runs, require_run
+from storage.views import open_records, require_run
 
 SWEEP_FILE = "sweep.yaml"
 FOLDERS = ("sessions", "requests", "cells", "telemetry", "logs")
@@ -116,7 +116,7 @@ def history_of(folder: Path | str) -> History:
     folder = Path(folder)
     if not folder.exists():
         return History()
-    with open_runs([folder]) as runs:
+    with open_records([folder]) as runs:
         attempts = runs.execute(
             "SELECT cell_id, attempt, invocation_id, deployment_id, status, duration_ns / 1e9 "
             "FROM recorded_cells ORDER BY started_at, cell_id, attempt"

@@ -42,11 +42,22 @@ def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
 
     A pattern is a run's folder or a glob. Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
     """
+    runs = open_records(patterns)
+    runs.execute(VIEWS_FILE.read_text()).fetchall()
+    return runs
+
+
+def open_records(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
+    """As `open_runs`, with only what was recorded: `recorded_sessions`, `recorded_cells`, ..., which is quicker."""
     folders = find_runs(patterns)
     runs = duckdb.connect()
     try:
         _record(runs, folders)
-        runs.execute(VIEWS_FILE.read_text())
+    except duckdb.Error as error:
+        runs.close()
+        raise BadRun(
+            f"Every file of a run must be readable Parquet: got {one_line(error)}. Remove or restore that file."
+        ) from error
     except BaseException:
         runs.close()
         raise
@@ -103,16 +114,14 @@ def _nearby(folder: Path) -> str:
 
 def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
     names = _names(folders)
-    try:
-        for kind in ("sessions", "cells"):
-            runs.execute(f"CREATE TABLE recorded_{kind} AS {_select(runs, kind, names)}")
-            _refuse_newer(runs, kind)
-        for kind in ("requests", "telemetry"):
-            runs.execute(f"CREATE VIEW recorded_{kind} AS {_select(runs, kind, names)}")
-    except duckdb.Error as error:
-        raise BadRun(
-            f"Every file of a run must be readable Parquet: got {one_line(error)}. Remove or restore that file."
-        ) from error
+    for kind in ("sessions", "cells"):
+        runs.execute(f"CREATE TABLE recorded_{kind} AS {_select(runs, kind, names, is_mixed=True)}")
+        _refuse_newer(runs, kind)
+    older = runs.execute(
+        f"SELECT 1 FROM recorded_cells WHERE schema_version IS DISTINCT FROM {SCHEMA_VERSION} LIMIT 1"
+    ).fetchall()
+    for kind in ("requests", "telemetry"):
+        runs.execute(f"CREATE VIEW recorded_{kind} AS {_select(runs, kind, names, is_mixed=bool(older))}")
 
 
 def _names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -124,8 +133,11 @@ def _names(folders: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str]) -> str:
-    """All rows of one kind, with the columns and types of this schema whatever the files are: none yet, or older."""
+def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str], *, is_mixed: bool) -> str:
+    """All rows of one kind, with the columns and types of this schema whatever the files are: none yet, or older.
+
+    Files of one schema are not opened to learn their columns: with thousands of them, each mention of the view would do so again.
+    """
     runs.register("typed", SCHEMAS[kind].empty_table())
     runs.execute(f"CREATE TABLE empty_{kind} AS FROM typed")
     runs.unregister("typed")
@@ -133,7 +145,7 @@ def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str]) 
     for folder, name in names.items():
         if any((folder / kind).glob("*.parquet")):
             files = f"{glob.escape(str(folder.resolve() / kind))}/*.parquet"
-            parts.append(f"SELECT {_quoted(name)} AS run, * FROM read_parquet({_quoted(files)}, union_by_name = true)")
+            parts.append(f"SELECT {quoted(name)} AS run, * FROM read_parquet({quoted(files)}, union_by_name = {is_mixed})")
     return " UNION ALL BY NAME ".join(parts)
 
 
@@ -148,5 +160,6 @@ def _refuse_newer(runs: duckdb.DuckDBPyConnection, kind: str) -> None:
         )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """The text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"

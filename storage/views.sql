@@ -7,10 +7,10 @@
 CREATE MACRO confidence() AS 0.95;  -- a quantile must be a constant
 CREATE TABLE thresholds AS SELECT
     3     AS min_requests,               -- answered requests that a valid cell has at least
-    0.01::DOUBLE AS max_failed_share,           -- of its requests
-    10.0::DOUBLE AS max_late_send_ms,           -- p99 of sent − scheduled; and also more than ...
-    0.05::DOUBLE AS max_late_send_share,        -- ... this share of the median E2E (closed loop) or TTFT (open loop)
-    0.8::DOUBLE AS max_client_cpu_share,       -- CPU seconds of the client / duration
+    0.01::DOUBLE AS max_failed_share,  -- of its requests
+    10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled; and also more than ...
+    0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
+    0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
     0.01::DOUBLE AS max_acceptance_difference,  -- between the AL of the steps and that of the engine's counters
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
