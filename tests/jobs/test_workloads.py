@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import BadInput
@@ -45,8 +45,10 @@ def ids(prompts: list[Prompt]) -> list[str]:
 some_prompts = st.dictionaries(st.sampled_from(CATEGORIES), st.integers(1, 12), min_size=1).map(prompts_of)
 seeds = st.integers(0, 1000)
 limits = st.integers(0, 60)
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests share the machine
 
 
+@unhurried
 @given(some_prompts, limits, seeds)
 def test_a_draw_takes_each_prompt_once_and_as_many_as_were_asked_for(prompts: list[Prompt], limit: int, seed: int) -> None:
     drawn = ids(stratified(prompts, limit, seed))
@@ -54,6 +56,7 @@ def test_a_draw_takes_each_prompt_once_and_as_many_as_were_asked_for(prompts: li
     assert set(drawn) <= set(ids(prompts))
 
 
+@unhurried
 @given(some_prompts, st.integers(1, 60), seeds)
 def test_categories_get_equal_shares_until_one_is_used_up(prompts: list[Prompt], limit: int, seed: int) -> None:
     there = Counter(prompt.category for prompt in prompts)
@@ -62,6 +65,7 @@ def test_categories_get_equal_shares_until_one_is_used_up(prompts: list[Prompt],
     assert all(most <= min(not_used_up, default=most) + 1 for most in got.values())
 
 
+@unhurried
 @given(some_prompts, limits, seeds, st.randoms(use_true_random=False))
 def test_the_order_in_which_prompts_are_stored_does_not_matter(prompts: list[Prompt], limit: int, seed: int, luck) -> None:
     shuffled = list(prompts)
@@ -69,11 +73,13 @@ def test_the_order_in_which_prompts_are_stored_does_not_matter(prompts: list[Pro
     assert ids(stratified(shuffled, limit, seed)) == ids(stratified(prompts, limit, seed))
 
 
+@unhurried
 @given(some_prompts, st.integers(1, 60), seeds)
 def test_a_smaller_draw_is_part_of_a_larger_one(prompts: list[Prompt], limit: int, seed: int) -> None:
     assert set(ids(stratified(prompts, limit, seed))) <= set(ids(stratified(prompts, limit + 1, seed)))
 
 
+@unhurried
 @given(some_prompts, seeds)
 def test_leaving_categories_out_keeps_the_order_within_the_others(prompts: list[Prompt], seed: int) -> None:
     kept = prompts[0].category
@@ -81,6 +87,7 @@ def test_leaving_categories_out_keeps_the_order_within_the_others(prompts: list[
     assert alone == [prompt.question_id for prompt in stratified(prompts, 0, seed) if prompt.category == kept]
 
 
+@unhurried
 @given(st.integers(1, 5), st.dictionaries(st.sampled_from(CATEGORIES), st.integers(1, 4), min_size=2), seeds)
 def test_every_part_of_the_order_has_the_mixture_of_the_whole(parts: int, sizes: dict[str, int], seed: int) -> None:
     order = stratified(prompts_of({category: size * parts for category, size in sizes.items()}), 0, seed)
