@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -22,7 +22,6 @@ TRIES = 2  # on a loaded machine Ray's own start-up limit is sometimes too short
 PRIVATE = {
     "SPT_NOENV": "1",  # a process that writes its title over its environment would lose the marker
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a session without GPUs sees none
     "RAY_DEDUP_LOGS": "0",
 }
@@ -41,8 +40,8 @@ def _own(cluster: Cluster) -> Iterator[Path]:
     """A Ray on 127.0.0.1 with a folder, a token and a lifeline of its own: a SIGKILL of this process leaves none of them."""
     folder = Path(tempfile.mkdtemp(prefix="sweep-", dir="/tmp"))  # short: Unix sockets have about 100 characters
     marker = (MARKER, secrets.token_hex(8))
-    os.environ.update({**PRIVATE, marker[0]: marker[1], "RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    with Lifeline(marker, [folder]):
+    private = {**PRIVATE, marker[0]: marker[1], "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # else Ray writes one into the home
+    with _environment(private), Lifeline(marker, [folder]):
         try:
             _start(cluster, folder)
             yield folder
@@ -50,8 +49,18 @@ def _own(cluster: Cluster) -> Iterator[Path]:
             ray.shutdown()
             end_tree(marker, grace_s=GRACE_S)
             shutil.rmtree(folder, ignore_errors=True)
-            os.environ.pop(MARKER)
-            os.environ.pop("RAY_AUTH_TOKEN")
+
+
+@contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """What Ray's processes inherit; afterwards all is as before, what Ray itself set too."""
+    before = dict(os.environ)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _start(cluster: Cluster, folder: Path) -> None:

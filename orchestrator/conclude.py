@@ -1,0 +1,51 @@
+"""Owns how a run of the command ends: the table, what failed, where everything is, what to type next, the exit code.
+
+Does not own any number: it shows what `storage` says.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from jobs.spec import Cell
+from storage.views import open_runs
+
+ALL_MEASURED, SOME_FAILED = 0, 1
+SHOWN = 20  # lines of failures; the rest is a count
+
+
+def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
+    """Tell what came of these cells; the exit code."""
+    problems = list(_problems(folder, cells))
+    for line in [*problems[:SHOWN], *([f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else [])]:
+        _say(console, line)
+    _say(console, f"Results: {folder}")
+    if problems:
+        _say(console, f"Next: {shlex.join(command)}    (tries what failed once more)")
+    else:
+        _say(console, f'Next: python -m storage.query {folder} "SELECT * FROM speedups"')
+    return SOME_FAILED if problems else ALL_MEASURED
+
+
+def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[str]:
+    """A line for each cell of this sweep that failed, is invalid, or was not measured."""
+    with open_runs([folder]) as runs:
+        rows = runs.execute("SELECT cell_id, valid, status, reasons, error FROM cells").fetchall()
+    why = {cell_id: "" if valid else _why(*rest) for cell_id, valid, *rest in rows}
+    for cell in cells:
+        if reason := why.get(cell.id, "not measured yet"):
+            yield f"{cell.label}: {reason}"
+
+
+def _why(status: str, reasons: Sequence[str], error: str | None) -> str:
+    if status == "ok":
+        return f"invalid: {', '.join(reasons)}"
+    return f"{status}: {(error or '').strip().splitlines()[0] if (error or '').strip() else ', '.join(reasons)}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

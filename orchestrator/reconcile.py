@@ -1,0 +1,163 @@
+"""Owns one run of the command: cells and record → plan → rows, until nothing is left to do; then the exit code.
+
+Does not own how anything is planned, run, written or told.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from jobs.measure import utc_now
+from jobs.provenance import git_state
+from jobs.session import Event, SessionLog
+from jobs.spec import Cell, SessionSpec, Workload
+from jobs.workloads import load_prompts
+from orchestrator.conclude import conclude
+from orchestrator.config import Sweep
+from orchestrator.describe import describe
+from orchestrator.expected import Expectation, expect
+from orchestrator.grid import expand
+from orchestrator.interrupts import INTERRUPTED, Interrupts
+from orchestrator.plan import given_up, last_attempts, make_plan
+from orchestrator.progress import View
+from orchestrator.settings import Mode
+from storage.rows import NOT_MEASURED, CellResult, CellRow, History
+from storage.runs import RunStore, history_of
+
+
+def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
+    """Bring the run to what the sweep asks for, or say what that would take; the exit code."""
+    cells = expand(sweep.points, sweep.grid)
+    folder = Path(sweep.run.dir) / sweep.run.name
+    if sweep.mode is Mode.plan:
+        return _tell_plan(sweep, cells, history_of(folder), console)
+    invocation_id = secrets.token_hex(4)
+    with RunStore.create(folder, sweep_text(sweep, command, invocation_id)) as store:
+        interrupted = Reconciliation(sweep, cells, store, invocation_id, console).run()
+    code = conclude(folder, cells, command, console)
+    return INTERRUPTED if interrupted else code
+
+
+class Reconciliation:
+    """The loop: while there is a plan, run it and record what comes."""
+
+    def __init__(self, sweep: Sweep, cells: Sequence[Cell], store: RunStore, invocation_id: str, console: Console) -> None:
+        self.sweep = sweep
+        self.cells = cells
+        self.store = store
+        self.invocation_id = invocation_id
+        self.console = console
+
+    def run(self) -> bool:
+        """Until nothing is left to do; True when a signal ended it before."""
+        plan = self.plan()
+        if not plan:
+            self.console.print("Everything is already measured.")
+            return False
+        with Interrupts() as interrupts:
+            self.run_plans(plan, interrupts)
+        if not interrupts.level:
+            self.record_given_up()
+        return interrupts.level > 0
+
+    def run_plans(self, plan: list[SessionSpec], interrupts: Interrupts) -> None:
+        from orchestrator.schedule import Scheduler, connected  # only a run that has something to do pays for Ray
+
+        with ExitStack() as stack:
+            scratch = stack.enter_context(connected(self.sweep.cluster))
+            interrupts.listen()
+            view = stack.enter_context(self.view(plan))
+            scheduler = stack.enter_context(Scheduler(lambda: interrupts.level, view.watch, scratch))
+            interrupts.on_press = view.note
+            scheduler.refuse_impossible(plan)
+            while plan and not interrupts.level:
+                for event in scheduler.run(plan):
+                    self.record(event)
+                    view.show(event)
+                plan = self.plan()
+
+    def plan(self) -> list[SessionSpec]:
+        history = self.store.history()
+        return make_plan(self.cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history))
+
+    def view(self, plan: Sequence[SessionSpec]) -> View:
+        foreseen = expectation(self.cells, self.store.history())
+        return View(
+            self.cells, {o.cell.id: foreseen.cell_s(o.cell) for session in plan for o in session.orders}, self.console
+        )
+
+    def record(self, event: Event) -> None:
+        if isinstance(event, SessionLog):
+            self.store.write_log(event.session_id, event.text)
+        else:
+            self.store.write(event)
+
+    def record_given_up(self) -> None:
+        """A cell without a row of this invocation gets one that says why, so that no table hides it."""
+        history = self.store.history()
+        seen = {attempt.cell_id for attempt in history.attempts if attempt.invocation_id == self.invocation_id}
+        reasons = given_up(self.cells, history, self.sweep.limits, self.invocation_id)
+        tries = last_attempts(history)
+        for cell in self.cells:
+            if cell.id in reasons and cell.id not in seen:
+                row = not_measured(cell, tries.get(cell.id, 0) + 1, self.invocation_id, reasons[cell.id])
+                self.store.write(CellResult(row))
+
+
+def expectation(cells: Sequence[Cell], history: History) -> Expectation:
+    """What the record foretells; workloads are counted once each."""
+    known: dict[str, int] = {}
+
+    def n_prompts(workload: Workload) -> int:
+        key = json.dumps(asdict(workload))
+        if key not in known:
+            known[key] = len(load_prompts(workload))
+        return known[key]
+
+    return expect(cells, history, n_prompts)
+
+
+def not_measured(cell: Cell, attempt: int, invocation_id: str, why: str) -> CellRow:
+    """The row of a cell that no session got to."""
+    return CellRow(
+        cell_id=cell.id,
+        attempt=attempt,
+        session_id="",
+        invocation_id=invocation_id,
+        deployment_id=cell.deployment.id,
+        pair_id=cell.pair_id,
+        position=0,
+        status=NOT_MEASURED,
+        cell_json=json.dumps(asdict(cell)),
+        started_at=utc_now(),
+        error_kind="not_measured",
+        error=why,
+    )
+
+
+def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str) -> str:
+    """`sweep.yaml`: who asked for what, when, with which commit; then the resolved configuration."""
+    commit, dirty = git_state()
+    asked = {
+        "id": invocation_id,
+        "command": shlex.join(command),
+        "started_at": utc_now(),
+        "git_commit": commit,
+        "git_dirty": dirty,
+    }
+    return "invocation:\n" + "".join(f"  {key}: {json.dumps(value)}\n" for key, value in asked.items()) + sweep.text
+
+
+def _tell_plan(sweep: Sweep, cells: Sequence[Cell], history: History, console: Console) -> int:
+    foreseen = expectation(cells, history)
+    plan = make_plan(cells, history, sweep.limits, "plan", foreseen)
+    console.print(describe(sweep.run.name, cells, plan, foreseen), markup=False, highlight=False, soft_wrap=True)
+    return 0
