@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from jobs.engines import control
 from jobs.engines.base import Endpoint, Launch
 from jobs.engines.lifeline import Lifeline, end_tree
-from jobs.errors import EngineDidNotStart
+from jobs.errors import EngineDidNotStart, StorageFailed
 
 MARKER = "SPECSWEEP_SESSION"
 """The variable that every descendant of an engine carries, with the session's nonce as its value."""
@@ -54,6 +55,7 @@ class EngineProcess:
         self, popen: subprocess.Popen[bytes], lifeline: Lifeline, marker: tuple[str, str], log_path: Path, scratch: Path
     ) -> None:
         self._popen = popen
+        self._root = psutil.Process(popen.pid)  # knows when it started: a process that gets its number later is not it
         self._lifeline = lifeline
         self._marker = marker
         self._log_path = log_path
@@ -64,18 +66,17 @@ class EngineProcess:
 
     @classmethod
     def start(cls, launch: Launch, log_path: Path, nonce: str, scratch: Path) -> EngineProcess:
-        """Start it in `scratch`, its output in the log; `EngineDidNotStart` when its command cannot run.
+        """Start it in `scratch`, its output in the log; `EngineDidNotStart` when it cannot run, `StorageFailed` for its files.
 
         `scratch` goes with the engine: `stop`, or else the lifeline, removes it. Keep its path short: engines put
         sockets there, and those may have 100 characters or so.
         """
         marker, scratch = (MARKER, nonce), scratch.absolute()
         environment = engine_environment(launch.env, marker, scratch, os.environ)
-        scratch.mkdir(parents=True, exist_ok=True)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log = _open_log(log_path, scratch)
         lifeline = Lifeline(marker, [scratch])
         try:
-            popen = _spawn(launch.argv, environment, log_path, scratch)
+            popen = _spawn(launch.argv, environment, log, scratch)
         except OSError as failure:
             lifeline.close()
             shutil.rmtree(scratch, ignore_errors=True)
@@ -117,8 +118,7 @@ class EngineProcess:
         """End the whole tree, then remove the scratch folder. Safe to call twice, from any thread; True = all gone."""
         with self._stopping:
             if not self._stopped:
-                roots = [psutil.Process(self.pid)] if self.is_alive() else []
-                self._stopped = end_tree(self._marker, grace_s=grace_s, roots=roots)
+                self._stopped = end_tree(self._marker, grace_s=grace_s, roots=[self._root])
                 self._popen.poll()  # reads the exit status, so that no zombie stays
                 if self._stopped:
                     self._lifeline.close()
@@ -157,8 +157,18 @@ def ending(returncode: int) -> str:
     return f"{name} (out of memory?)" if name == "SIGKILL" else name
 
 
-def _spawn(argv: tuple[str, ...], environment: dict[str, str], log_path: Path, scratch: Path) -> subprocess.Popen[bytes]:
-    with log_path.open("ab") as log, _blocked(signal.SIGINT):
+def _open_log(log_path: Path, scratch: Path) -> BinaryIO:
+    """The log, ready for what the engine writes, and the scratch folder beside it."""
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        return log_path.open("ab")
+    except OSError as failure:
+        raise StorageFailed(f"the engine's log and scratch folder must be writable: {failure}.") from None
+
+
+def _spawn(argv: tuple[str, ...], environment: dict[str, str], log: BinaryIO, scratch: Path) -> subprocess.Popen[bytes]:
+    with log, _blocked(signal.SIGINT):
         return subprocess.Popen(
             argv, env=environment, cwd=scratch, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )

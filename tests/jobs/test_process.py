@@ -20,7 +20,7 @@ import pytest
 from jobs.engines.base import Endpoint, Launch
 from jobs.engines.lifeline import PROJECT, end_tree, marked
 from jobs.engines.process import MARKER, TAIL_LINES, EngineProcess, ending, engine_environment, free_port
-from jobs.errors import EngineDidNotStart
+from jobs.errors import EngineDidNotStart, StorageFailed
 
 SERVER = """
 import http.server, sys
@@ -158,6 +158,12 @@ def test_a_command_that_cannot_run_did_not_start(place: Place) -> None:
     ):
         EngineProcess.start(Launch(("/nowhere/python",)), place.log, place.nonce, place.scratch)
     assert not place.scratch.exists()
+
+
+def test_files_that_cannot_be_written_are_one_line(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where a folder must be")
+    with pytest.raises(StorageFailed, match="log and scratch folder must be writable: .*logs"):
+        place.start("pass")
 
 
 def test_a_stranger_on_the_port_does_not_make_a_dead_engine_ready(place: Place) -> None:
