@@ -66,7 +66,7 @@ class EngineProcess:
 
     @classmethod
     def start(cls, launch: Launch, log_path: Path, nonce: str, scratch: Path) -> EngineProcess:
-        """Start it in `scratch`, its output in the log; `EngineDidNotStart` when it cannot run, `StorageFailed` for its files.
+        """Start it in `scratch`, its output in the log; `EngineDidNotStart` or `StorageFailed` when it cannot.
 
         `scratch` goes with the engine: `stop`, or else the lifeline, removes it. Keep its path short: engines put
         sockets there, and those may have 100 characters or so.

@@ -162,7 +162,7 @@ def test_a_command_that_cannot_run_did_not_start(place: Place) -> None:
 
 def test_files_that_cannot_be_written_are_one_line(place: Place, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder must be")
-    with pytest.raises(StorageFailed, match="log and scratch folder must be writable: .*logs"):
+    with pytest.raises(StorageFailed, match=r"log and scratch folder must be writable: .*logs"):
         place.start("pass")
 
 
