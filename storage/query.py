@@ -83,7 +83,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
 
 
 def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | None:
-    """The answer to one statement; None when it is obeyed and answers nothing. `BadInput` when it is wrong or would write."""
+    """The answer to one statement; None when it is obeyed and answers nothing. `BadInput` when it's wrong or would write."""
     with sql_mistakes():
         statements = runs.extract_statements(sql)
         if len(statements) != 1:

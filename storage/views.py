@@ -23,6 +23,8 @@ PUBLIC_VIEWS = (
     "categories",
     "speedups",
     "draft_speedups",
+    "drafts",
+    "draft_categories",
     "acceptance",
     "projections",
     "divergences",
@@ -136,7 +138,7 @@ def _names(folders: Sequence[Path]) -> dict[Path, str]:
 def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str], *, is_mixed: bool) -> str:
     """All rows of one kind, with the columns and types of this schema whatever the files are: none yet, or older.
 
-    Files of one schema are not opened to learn their columns: with thousands of them, each mention of the view would do so again.
+    Files of one schema are not opened to learn their columns: each mention of the view would open thousands of them again.
     """
     runs.register("typed", SCHEMAS[kind].empty_table())
     runs.execute(f"CREATE TABLE empty_{kind} AS FROM typed")

@@ -62,6 +62,9 @@ SELECT
     (cell_json ->> '$.sampling.temperature')::DOUBLE AS temperature,
     cell_json ->> '$.load.kind' AS load_kind,
     (cell_json ->> '$.load.concurrency')::INT AS concurrency,
+    coalesce((cell_json ->> '$.load.rate')::DOUBLE, 0) AS rate,
+    CASE load_kind WHEN 'closed' THEN 'concurrency ' || concurrency
+         ELSE load_kind || CASE WHEN rate > 0 THEN ' ' || rate::DECIMAL(18, 3)::VARCHAR.rtrim('0').rtrim('.') || '/s' ELSE '' END END AS load,
     coalesce((cell_json ->> '$.repeat')::INT, 0) AS repeat,
     -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured is no part of it.
     json_merge_patch(json_object('workload', cell_json -> '$.workload', 'sampling', cell_json -> '$.sampling', 'load', cell_json -> '$.load'),
@@ -73,7 +76,7 @@ FROM recorded_cells;
 
 CREATE VIEW attempts AS  -- every try at every cell
 SELECT run, cell_id, attempt, status, is_shown, error_kind, error, session_id, invocation_id, deployment_id, position, started_at,
-       duration_s, engine, model, draft, workload, concurrency, repeat
+       duration_s, engine, model, draft, workload, load, concurrency, repeat
 FROM cell_facts;
 
 CREATE VIEW shown_cells AS SELECT * FROM cell_facts WHERE is_shown;  -- one try a cell: the good one, else the latest
@@ -329,7 +332,7 @@ SELECT
     output_tps, user_tps_p50, ttft_ms_p50, ttft_ms_p90, ttft_ms_p99, tpot_ms_p50, tpot_ms_p90, tpot_ms_p99,
     coalesce(n_requests, 0) AS n_requests, coalesce(n_failed, 0) AS n_failed, lossless, duration_s,
     -- beyond the names that people script against
-    draft, draft_model, dtype, split, load_kind, attempt, position, started_at, error_kind, error,
+    draft, draft_model, dtype, split, load, load_kind, rate, attempt, position, started_at, error_kind, error,
     al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro, al_drafted, al_counters, draft_efficiency,
     n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
     e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms, n_compared, late_send_ms_p99, merged_reads, loop_lag_ms_max,
@@ -445,14 +448,15 @@ WITH resampled AS (
 SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
        CASE WHEN n_prompts > 1 THEN percentile((1 - confidence()) / 2, resampled_ratio) END AS ci_low,
        CASE WHEN n_prompts > 1 THEN percentile((1 + confidence()) / 2, resampled_ratio) END AS ci_high,
-       coalesce(n_prompts >= min_prompts_significant AND (ci_low > 1 OR ci_high < 1), false) AS significant
+       coalesce(n_prompts >= min_prompts_significant AND (ci_low > 1 OR ci_high < 1), false) AS significant,
+       CASE WHEN NOT significant THEN 'not significant' WHEN ratio > 1 THEN 'faster' ELSE 'slower' END AS verdict
 FROM ratios, thresholds
 GROUP BY level, run, subject, baseline, condition, category, metric, ratio, n_prompts, min_prompts_significant;
 
 CREATE VIEW speedups AS
 -- One row a speculative cell, metric and category ('all' = over all of them); ratio > 1 always means faster with speculation. Of
 -- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered.
-SELECT run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, n_prompts
+SELECT run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, verdict, n_prompts
 FROM comparisons WHERE level = 'cell';
 
 CREATE VIEW draft_speedups AS
@@ -465,11 +469,12 @@ WITH repeats AS (
 ), labels AS (
     SELECT run, deployment_id AS subject, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
            any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
-           any_value(isl) AS isl, any_value(concurrency) AS concurrency, any_value(temperature) AS temperature
+           any_value(isl) AS isl, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
+           any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split
     FROM shown_cells GROUP BY run, deployment_id, condition
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
-       significant, n_prompts, n_repeats, ratio_min, ratio_max, subject AS deployment_id, baseline AS baseline_deployment_id, condition
+       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, subject AS deployment_id, baseline AS baseline_deployment_id, condition
 FROM (FROM comparisons WHERE level = 'draft')
 JOIN repeats USING (run, subject, baseline, condition, category, metric)
 JOIN labels USING (run, subject, condition);
@@ -480,3 +485,29 @@ SELECT pairs.run, pairs.cell_id, baseline_cell_id, fast.category, base.step_ms A
        fast.al_step_weighted AS al, t_ar_ms * al / t_sd_ms AS projected
 FROM pairs JOIN metrics fast USING (run, cell_id)
 JOIN metrics base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category;
+
+-- ------------------------------------------------------------------------------------------------------ drafts, for reports
+CREATE VIEW drafts AS
+-- One row a deployment and condition, the baseline too: means over the repeats that were measured. `baseline_lossless` is the baseline
+-- against its own other repeat: what batching alone changes.
+WITH measured AS (
+    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, isl, load, load_kind, concurrency, rate, temperature,
+           deployment_id, condition,
+           count(*) AS n_cells, count(*) FILTER (WHERE status = 'ok') AS n_ok, count(*) FILTER (WHERE valid) AS n_valid,
+           avg(al) AS al, avg(user_tps_p50) AS user_tps_p50, avg(output_tps) AS output_tps, avg(ttft_ms_p50) AS ttft_ms_p50,
+           avg(tpot_ms_p50) AS tpot_ms_p50, avg(e2e_ms_p50) AS e2e_ms_p50, avg(draft_efficiency) AS draft_efficiency,
+           avg(step_ms) AS step_ms, avg(lossless) AS lossless, bool_or(simulated) AS simulated,
+           min(pair_id) AS a_pair_id
+    FROM cells GROUP BY ALL
+)
+SELECT measured.*, base.lossless AS baseline_lossless, baseline_deployment_id
+FROM measured
+LEFT JOIN (SELECT DISTINCT run, pair_id AS a_pair_id, deployment_id AS baseline_deployment_id FROM shown_cells WHERE method = 'none')
+    USING (run, a_pair_id)
+LEFT JOIN (SELECT run, deployment_id, condition, lossless FROM measured WHERE method = 'none') base
+    ON base.run = measured.run AND base.deployment_id = baseline_deployment_id AND base.condition = measured.condition;
+
+CREATE VIEW draft_categories AS  -- acceptance and speed by category, means over the repeats
+SELECT run, deployment_id, condition, category, avg(categories.al) AS al, avg(user_tps_p50) AS user_tps_p50
+FROM categories JOIN (SELECT run, cell_id, deployment_id, condition FROM shown_cells WHERE status = 'ok') USING (run, cell_id)
+GROUP BY run, deployment_id, condition, category;

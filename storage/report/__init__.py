@@ -1,0 +1,25 @@
+"""Owns reports: views → Markdown and the terminal. Does not own any number: every one comes from `storage/views.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.files import write_whole
+from storage.report.findings import find
+from storage.report.markdown import page
+from storage.report.terminal import render_summary, terminal_summary
+
+__all__ = ["page", "render_summary", "report_of", "terminal_summary", "write_report"]
+
+
+def report_of(runs: Sequence[Path | str]) -> str:
+    """The Markdown report over these runs. Raises `BadRun` as `open_runs` does."""
+    return page(find(runs))
+
+
+def write_report(run_folder: Path | str) -> Path:
+    """Write `report.md` into the run; returns its path."""
+    path = Path(run_folder) / "report.md"
+    write_whole(path, report_of([run_folder]).encode())
+    return path

@@ -1,0 +1,104 @@
+"""Owns what a report says, as plain rows read from the views. Does not own metrics (`views.sql`) or how a report looks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from storage.views import find_runs, open_runs
+
+Row = dict[str, Any]
+
+SETTING = (
+    "run",
+    "baseline_deployment_id",
+    "engine",
+    "model",
+    "dtype",
+    "tp",
+    "batch",
+    "workload",
+    "split",
+    "isl",
+    "temperature",
+)
+"""What the rows of one table have in common: everything but the draft and the load."""
+
+_ORDER = "run, engine, model, dtype, tp, batch, workload, split, isl, temperature, load_kind, concurrency, rate"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report tells. A row is a dict with the columns of the view that it comes from."""
+
+    folders: Sequence[Path]
+    drafts: Sequence[Row]  # one a draft and setting; `user_tps`, `output_tps`, ... hold its row of `draft_speedups`
+    by_category: Sequence[Row]  # one a speculative draft, setting and category
+    problems: Sequence[Row]  # cells that failed or are invalid
+    sessions: Sequence[Row]
+    n_cells: int
+    n_invalid: int
+
+    @property
+    def simulated(self) -> bool:
+        return any(row["simulated"] for row in self.drafts)
+
+
+def find(patterns: Sequence[Path | str]) -> Findings:
+    """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
+    with open_runs(patterns) as runs:
+        runs.execute("CREATE TABLE compared AS FROM draft_speedups").fetchall()  # the bootstrap runs once
+        runs.execute("CREATE TABLE judged_cells AS FROM cells").fetchall()
+        return Findings(
+            folders=find_runs(patterns),
+            drafts=_drafts(runs),
+            by_category=_by_category(runs),
+            problems=_rows(
+                runs,
+                f"FROM judged_cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
+            ),
+            sessions=_rows(runs, "SELECT * FROM sessions ORDER BY run, started_at, session_id"),
+            n_cells=_count(runs, "true"),
+            n_invalid=_count(runs, "NOT valid"),
+        )
+
+
+def command_of(folder: Path) -> str:
+    """The command that made the run, as its `sweep.yaml` tells; "" when it does not."""
+    file = folder / "sweep.yaml"
+    found = re.search(r'^  command: (".*")$', file.read_text(), re.MULTILINE) if file.is_file() else None
+    return str(json.loads(found[1])) if found else ""
+
+
+def _drafts(runs: duckdb.DuckDBPyConnection) -> list[Row]:
+    drafts = _rows(runs, f"FROM drafts ORDER BY {_ORDER}, method <> 'none', draft, k")
+    gains = _rows(runs, "FROM compared WHERE category = 'all'")
+    known = {(row["run"], row["deployment_id"], row["condition"], row["metric"]): row for row in gains}
+    for draft in drafts:
+        for metric in ("user_tps", "output_tps", "ttft", "e2e"):
+            draft[metric] = known.get((draft["run"], draft["deployment_id"], draft["condition"], metric))
+    return drafts
+
+
+def _by_category(runs: duckdb.DuckDBPyConnection) -> list[Row]:
+    return _rows(
+        runs,
+        f"""FROM compared JOIN draft_categories USING (run, deployment_id, condition, category)
+            WHERE metric = 'user_tps' AND category <> 'all' ORDER BY {_ORDER}, draft, category""",
+    )
+
+
+def _count(runs: duckdb.DuckDBPyConnection, condition: str) -> int:
+    return int(runs.execute(f"SELECT count(*) FROM judged_cells WHERE {condition}").fetchall()[0][0])
+
+
+def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
+    answer = runs.execute(sql)
+    names = [column[0] for column in answer.description]
+    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]

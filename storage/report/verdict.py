@@ -1,0 +1,86 @@
+"""Owns the sentences that say whether speculation pays. Does not own the numbers, or the layout around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from storage.report.findings import SETTING, Findings, Row
+
+SPREAD_WORTH_TELLING = 1.1  # times between the best and the worst category
+
+
+def verdicts(findings: Findings) -> list[str]:
+    """A sentence or two for each setting and load; the first thing that a reader sees."""
+    sentences = [
+        _verdict(same_load, findings)
+        for drafts in by_setting(findings.drafts)
+        for same_load in _grouped(drafts, (*SETTING, "load"))
+    ]
+    return sentences or ["Nothing has been measured yet."]
+
+
+def by_setting(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows of each setting, in order."""
+    return _grouped(rows, SETTING)
+
+
+def _grouped(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Row]]:
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return iter(groups.values())
+
+
+def setting_name(row: Row) -> str:
+    """`smollm2 on transformers, workload mini`, and what else is not the usual."""
+    parts = [
+        f"{row['model']} on {row['engine']}",
+        f"workload {row['workload']}" + (f"/{row['split']}" if row["split"] else ""),
+    ]
+    parts += [f"{row['isl']} input tokens"] if row["isl"] else []
+    parts += [f"temperature {row['temperature']:g}"] if row["temperature"] else []
+    parts += [str(row["dtype"])] if row["dtype"] not in ("auto", None) else []
+    parts += [f"{name} {row[key]}" for name, key in (("TP", "tp"), ("batch", "batch")) if (row[key] or 1) > 1]
+    return ", ".join(parts)
+
+
+def times(gain: Row | None) -> str:
+    """`1.42× [1.31, 1.55]`, with a mark where that is no significant difference."""
+    if gain is None or gain["ratio"] is None:
+        return "-"
+    interval = f" [{gain['ci_low']:.2f}, {gain['ci_high']:.2f}]" if gain["ci_low"] is not None else ""
+    return f"{gain['ratio']:.2f}×{interval}" + ("" if gain["significant"] else " (n.s.)")
+
+
+def _verdict(drafts: Sequence[Row], findings: Findings) -> str:
+    setting = f"{setting_name(drafts[0])}, {drafts[0]['load']}"
+    compared = sorted((row for row in drafts if row["user_tps"]), key=lambda row: -row["user_tps"]["ratio"])
+    if not compared:
+        return f"**Nothing to compare** ({setting}): a speculative cell and its baseline must both be measured."
+    best = compared[0]
+    verdict = best["user_tps"]["verdict"]
+    named = f"{best['draft']} serves a user {times(best['user_tps'])} as fast as without"
+    if verdict == "faster":
+        answer = f"**Speculative decoding pays** ({setting}): {named}"
+    elif verdict == "slower":
+        answer = f"**Speculative decoding does not pay** ({setting}): even the best draft, {named}"
+    else:
+        answer = f"**No draft is significantly faster** ({setting}): the best, {named}"
+    losers = [row["draft"] for row in compared if row["user_tps"]["verdict"] == "slower" and row is not best]
+    lost = f" It costs speed with {', '.join(losers)}." if losers else ""
+    return f"{answer}.{_spread(best, findings)}{lost}"
+
+
+def _spread(best: Row, findings: Findings) -> str:
+    """How much the best draft depends on the domain."""
+    rows = [
+        row
+        for row in findings.by_category
+        if (row["run"], row["deployment_id"], row["condition"]) == (best["run"], best["deployment_id"], best["condition"])
+        and row["ratio"]
+    ]
+    rows.sort(key=lambda row: row["ratio"])
+    if len(rows) < 2 or rows[-1]["ratio"] < SPREAD_WORTH_TELLING * rows[0]["ratio"]:
+        return ""
+    worst, top = rows[0], rows[-1]
+    return f" It depends on the domain: from {top['ratio']:.2f}× ({top['category']}) to {worst['ratio']:.2f}× ({worst['category']})."
