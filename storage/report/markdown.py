@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from storage.report.findings import Findings, Row, command_of
 from storage.report.verdict import by_setting, setting_name, times, verdicts
 
-SIMULATED = "> **SIMULATED.** These numbers come from the simulated engine: they are scripted, and say nothing about any model, engine or hardware."
+SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: they are scripted, and say nothing about any model, engine
+> or hardware."""
+
+HOW_TO_READ = """AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats. × = times the paired baseline, more
+is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant. Lossless = share of greedy answers that equal the
+baseline's, beside the baseline's own repeat."""
+
+DRAFT_COLUMNS = (
+    "load",
+    "draft",
+    "AL",
+    "user TPS",
+    "user TPS ×",
+    "output TPS ×",
+    "TTFT ms",
+    "TTFT ×",
+    "E2E ×",
+    "lossless",
+    "repeats",
+)
+PROBLEM_COLUMNS = ("cell", "draft", "repeat", "status", "reasons", "error")
+ENVIRONMENT_COLUMNS = ("engine", "node", "host", "GPUs", "versions", "commit")
 
 
 def page(findings: Findings) -> str:
@@ -23,7 +45,7 @@ def _lines(findings: Findings) -> Iterator[str]:
         yield from (SIMULATED, "")
     for sentence in verdicts(findings):
         yield from (sentence, "")
-    yield from (_count(findings), "")
+    yield _count(findings)
     yield from _by_draft(findings)
     yield from _by_category(findings)
     yield from _problems(findings)
@@ -38,38 +60,17 @@ def _count(findings: Findings) -> str:
 
 
 def _by_draft(findings: Findings) -> Iterator[str]:
-    yield from ("## By draft", "")
-    yield (
-        "AL = tokens a verify step; user TPS and TTFT are medians over requests, means over repeats; × = times the paired baseline, more is "
-        "better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant. Lossless = share of greedy answers that equal the "
-        "baseline's, beside the baseline's own repeat."
-    )
+    yield from ("", "## By draft", "", HOW_TO_READ)
     for drafts in by_setting(findings.drafts):
-        yield from (
-            "",
-            f"### {setting_name(drafts[0])}" + (f" ({drafts[0]['run']})" if len(findings.folders) > 1 else ""),
-            "",
-        )
-        yield from table(
-            (
-                "load",
-                "draft",
-                "AL",
-                "user TPS",
-                "user TPS ×",
-                "output TPS ×",
-                "TTFT ms",
-                "TTFT ×",
-                "E2E ×",
-                "lossless",
-                "repeats",
-            ),
-            (_draft_row(row) for row in drafts),
-        )
-    yield ""
+        yield from ("", f"### {_title(drafts[0], findings)}", "")
+        yield from table(DRAFT_COLUMNS, (_draft_cells(row) for row in drafts))
 
 
-def _draft_row(row: Row) -> Iterable[str]:
+def _title(row: Row, findings: Findings) -> str:
+    return setting_name(row) + (f" ({row['run']})" if len(findings.folders) > 1 else "")
+
+
+def _draft_cells(row: Row) -> Iterable[str]:
     return (
         row["load"],
         row["draft"] + (" (simulated)" if row["simulated"] else ""),
@@ -93,77 +94,65 @@ def _lossless(row: Row) -> str:
 
 
 def _by_category(findings: Findings) -> Iterator[str]:
-    for setting, rows in by_setting(findings.by_category):
-        yield from (f"## By category: {setting_name(setting)}", "")
-        drafts = list(dict.fromkeys(row["draft"] for row in rows))
-        cells = {(row["draft"], row["category"]): row for row in rows}
-        extremes = {draft: _extremes([row for row in rows if row["draft"] == draft]) for draft in drafts}
-        yield from table(
-            ("category", *(f"{draft}: user TPS × (AL)" for draft in drafts)),
-            (
-                (category, *(_category_cell(cells.get((draft, category)), extremes[draft]) for draft in drafts))
-                for category in sorted({row["category"] for row in rows})
-            ),
+    if findings.by_category:
+        yield from ("", "## By category", "", "User TPS × (AL); the best and the worst category of each draft are marked.")
+    for rows in by_setting(findings.by_category):
+        yield from ("", f"### {_title(rows[0], findings)}", "")
+        columns: dict[str, dict[str, Row]] = {}
+        for row in rows:
+            columns.setdefault(f"{row['draft']}, {row['load']}", {})[row["category"]] = row
+        categories = sorted({row["category"] for row in rows})
+        yield from table(("category", *columns), _category_rows(categories, list(columns.values())))
+
+
+def _category_rows(categories: Sequence[str], columns: Sequence[dict[str, Row]]) -> Iterator[Iterable[str]]:
+    marks = [_marks(list(column.values())) for column in columns]
+    for category in categories:
+        cells = (
+            _category_cell(column.get(category), mark.get(category, "")) for column, mark in zip(columns, marks, strict=True)
         )
-        yield ""
+        yield (category, *cells)
 
 
-def _extremes(rows: Sequence[Row]) -> dict[str, str]:
+def _marks(rows: Sequence[Row]) -> dict[str, str]:
+    """category → how it is marked: the best and the worst, where they differ."""
     ranked = sorted((row for row in rows if row["ratio"]), key=lambda row: row["ratio"])
-    return {ranked[0]["category"]: " worst", ranked[-1]["category"]: " **best**"} if len(ranked) > 1 else {}
+    if not ranked or ranked[0]["ratio"] == ranked[-1]["ratio"]:
+        return {}
+    return {ranked[0]["category"]: " worst", ranked[-1]["category"]: " **best**"}
 
 
-def _category_cell(row: Row | None, extremes: dict[str, str]) -> str:
-    return "-" if row is None else f"{times(row)} ({number(row['al'])}){extremes.get(row['category'], '')}"
+def _category_cell(row: Row | None, mark: str) -> str:
+    return "-" if row is None else f"{times(row)} ({number(row['al'])}){mark}"
 
 
 def _problems(findings: Findings) -> Iterator[str]:
-    if not findings.problems:
-        return
-    yield from ("## Failed or invalid", "")
-    yield from table(
-        ("cell", "draft", "repeat", "status", "reasons", "error"),
-        (
-            (
-                f"`{row['cell_id']}` {setting_name(row)}",
-                row["draft"],
-                str(row["repeat"]),
-                row["status"],
-                ", ".join(row["reasons"]),
-                first_line(row["error"]),
-            )
-            for row in findings.problems
-        ),
-    )
-    yield ""
+    if findings.problems:
+        yield from ("", "## Failed or invalid", "")
+        yield from table(PROBLEM_COLUMNS, (_problem_cells(row) for row in findings.problems))
+
+
+def _problem_cells(row: Row) -> Iterable[str]:
+    cell = f"`{row['cell_id']}` {setting_name(row)}, {row['load']}"
+    return (cell, row["draft"], str(row["repeat"]), row["status"], ", ".join(row["reasons"]), first_line(row["error"]))
 
 
 def _environment(findings: Findings) -> Iterator[str]:
-    yield from ("## Environment", "")
-    yield from table(
-        ("engine", "node", "host", "GPUs", "versions", "commit"),
-        dict.fromkeys(tuple(_environment_row(row)) for row in findings.sessions),
-    )
-    yield ""
+    yield from ("", "## Environment", "")
+    yield from table(ENVIRONMENT_COLUMNS, dict.fromkeys(tuple(_environment_cells(row)) for row in findings.sessions))
 
 
-def _environment_row(session: Row) -> Iterable[str]:
-    commit = (session["git_commit"] or "-")[:12] + (" (with changes)" if session["git_dirty"] else "")
-    engine = _at(session["deployment_json"], "engine").get("name", "")
+def _environment_cells(session: Row) -> Iterable[str]:
+    engine = json.loads(session["deployment_json"] or "{}").get("engine", {}).get("name", "")
+    gpus = json.loads(session["gpus_json"] or "[]")
     return (
-        f"{engine} {session['engine_version']}".strip() + (" SIMULATED" if session["simulated"] else ""),
+        f"{engine} {session['engine_version'] or ''}".strip() + (" SIMULATED" if session["simulated"] else ""),
         session["node"] or "-",
         _listed(json.loads(session["host_json"] or "{}")),
-        "; ".join(_listed(gpu) if isinstance(gpu, dict) else str(gpu) for gpu in json.loads(session["gpus_json"] or "[]"))
-        or "none",
+        "; ".join(_listed(gpu) for gpu in gpus) or "none",
         _listed(json.loads(session["versions_json"] or "{}")),
-        commit,
+        (session["git_commit"] or "-")[:12] + (" (with changes)" if session["git_dirty"] else ""),
     )
-
-
-def _at(text: str | None, key: str) -> Row:
-    value = json.loads(text or "{}").get(key, {})
-    return value if isinstance(value, dict) else {}
 
 
 def _listed(facts: Row) -> str:
@@ -171,13 +160,11 @@ def _listed(facts: Row) -> str:
 
 
 def _reproduce(findings: Findings) -> Iterator[str]:
-    yield from ("## Reproduce and look closer", "", "```")
-    for folder in findings.folders:
-        if command := command_of(folder):
-            yield command
-    folders = " ".join(str(folder) for folder in findings.folders)
+    folders = shlex.join(str(folder) for folder in findings.folders)
+    yield from ("", "## Reproduce and look closer", "", "```")
+    yield from filter(None, (command_of(folder) for folder in findings.folders))
     yield f'python -m storage.query {folders} "FROM cells"'
-    yield f"""python -m storage.query {folders} "FROM draft_speedups WHERE metric = 'user_tps' ORDER BY ratio DESC" """.rstrip()
+    yield f"python -m storage.query {folders} \"FROM draft_speedups WHERE metric = 'user_tps' ORDER BY ratio DESC\""
     yield f'python -m storage.query {folders} "FROM acceptance ORDER BY cell_id, position"'
     yield f"python -m storage.query {folders}    # a shell, with all views listed"
     yield f"python -m storage.report {folders} -o report.md"
@@ -193,8 +180,10 @@ def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def number(value: float | None, digits: int = 2) -> str:
+    """The value with that many decimals, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def first_line(text: str | None) -> str:
+    """The first line that says something."""
     return next((line for line in (text or "").splitlines() if line.strip()), "")

@@ -83,4 +83,5 @@ def _spread(best: Row, findings: Findings) -> str:
     if len(rows) < 2 or rows[-1]["ratio"] < SPREAD_WORTH_TELLING * rows[0]["ratio"]:
         return ""
     worst, top = rows[0], rows[-1]
-    return f" It depends on the domain: from {top['ratio']:.2f}× ({top['category']}) to {worst['ratio']:.2f}× ({worst['category']})."
+    extremes = (f"{row['ratio']:.2f}× ({row['category']})" for row in (top, worst))
+    return f" It depends on the domain: from {' to '.join(extremes)}."
