@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage.report.findings import Findings, Row, command_of
 from storage.report.verdict import by_setting, setting_name, times, verdicts
 
-SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: they are scripted, and say nothing about any model, engine
-> or hardware."""
+SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: they are scripted,
+> and say nothing about any model, engine or hardware."""
 
-HOW_TO_READ = """AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats. × = times the paired baseline, more
-is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant. Lossless = share of greedy answers that equal the
-baseline's, beside the baseline's own repeat."""
+HOW_TO_READ = """\
+AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats.
+× = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant.
+Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat."""
 
 DRAFT_COLUMNS = (
     "load",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -34,31 +35,36 @@ def render_summary(findings: Findings) -> RenderableType:
 
 
 def _table(drafts: Sequence[Row]) -> Table:
+    loads = list(dict.fromkeys(row["load"] for row in drafts))
+    title = ", ".join([setting_name(drafts[0]), *(loads if len(loads) == 1 else [])])
     table = Table(
-        title=setting_name(drafts[0]), title_justify="left", title_style="bold", caption=CAPTION, caption_justify="left"
+        title=title, title_justify="left", title_style="bold", caption=CAPTION, caption_justify="left", box=SIMPLE_HEAD
     )
-    for name in ("load", "draft"):
+    for name in (*(["load"] if len(loads) > 1 else []), "draft"):
         table.add_column(name)
-    for name in ("AL", "user TPS", "user TPS ×", "output TPS ×", "TTFT ms", "lossless", "repeats"):
-        table.add_column(name, justify="right")
+    for name in ("AL", "user TPS", "user TPS ×", "output ×", "TTFT ms", "lossless"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in drafts:
-        table.add_row(*_cells(row))
+        table.add_row(*([row["load"]] if len(loads) > 1 else []), *_cells(row))
     return table
 
 
 def _cells(row: Row) -> Sequence[RenderableType]:
+    output = row["output_tps"]
     return (
-        row["load"],
         row["draft"],
         number(row["al"]),
         number(row["user_tps_p50"], 1),
         _gain(row["user_tps"]),
-        _gain(row["output_tps"]),
+        Text(f"{output['ratio']:.2f}×" if output and output["ratio"] else "-", _colour(output)),
         number(row["ttft_ms_p50"], 1),
         "-" if row["lossless"] is None else f"{row['lossless']:.0%}",
-        str(row["n_ok"]),
     )
 
 
 def _gain(gain: Row | None) -> Text:
-    return Text(times(gain), COLOURS[gain["verdict"]] if gain else "")
+    return Text(times(gain), _colour(gain))
+
+
+def _colour(gain: Row | None) -> str:
+    return COLOURS[gain["verdict"]] if gain else ""
