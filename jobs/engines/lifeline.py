@@ -117,13 +117,16 @@ def wait_until_gone(processes: set[psutil.Process], deadline: float) -> None:
 
 
 def alive(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
-    """Those that still run. A zombie does not: it only waits to be read by its parent."""
+    """Those that still run. A zombie does not: it only waits to be read by its parent.
+
+    Unless it has threads left: then only its main thread has ended, and it still holds its memory, its ports and its GPU.
+    """
     return {process for process in processes if _runs(process)}
 
 
 def _runs(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     except psutil.Error:
         return False
 

