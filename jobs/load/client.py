@@ -10,14 +10,14 @@ over (0.1 µs). All else waits until the turn has ended, or until the cell has.
 from __future__ import annotations
 
 import gc
-import os
 import select
 import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 import httptools
 
@@ -25,6 +25,7 @@ from jobs.load.agenda import Agenda, Turn
 from jobs.load.clock import STAMP_BYTES, STEP_NS, raw_stamp, wall_minus_monotonic_ns, wall_ns
 from jobs.load.lines import READABLE, WRITABLE, Line, Lines
 from jobs.load.outbox import SAMPLES, Outbox, reply_of
+from jobs.load.punctual import be_punctual
 from jobs.load.wire import Confession, Message, Plan, Unpacker
 
 READ_BYTES = 65_536
@@ -34,6 +35,8 @@ CHECK_NS = 20_000_000  # how often limits are looked at
 TICK_NS = 1_000_000_000
 LINGER_NS = 250_000
 FEW = 32  # a batch of so many events pays for its wake-up
+MOST_AT_ONCE = 64  # events that are handled before anything else gets its turn
+SLICE = 16  # turns that are sent before anything else gets its turn
 MILLISECOND_NS = 1_000_000
 NO_OFFSET = -1
 
@@ -43,14 +46,12 @@ class Client:
 
     def __init__(self, pipe: socket.socket, plan: Plan, unpacker: Unpacker) -> None:
         self.pipe, self.plan, self.unpacker = pipe, plan, unpacker
-        has_epoll = hasattr(select, "epoll")
-        self.poller = select.epoll() if has_epoll else select.poll()
-        self.polls_per_ns = 1e-9 if has_epoll else 1e-6  # epoll counts in seconds, poll in milliseconds
+        self.poller = select.epoll() if hasattr(select, "epoll") else select.poll()
         self.agenda = Agenda(plan.streams)
         self.lines = Lines(self.poller, plan.host, plan.port)
         self.outbox = Outbox(pipe)
         self.deadlines: deque[tuple[int, Turn, Line]] = deque()  # in the order of sending, which is that of the deadlines
-        self.ended: list[tuple[Turn, str, int]] = []  # turns to pack: error, offset of the clocks
+        self.ended: deque[tuple[Turn, str, int]] = deque()  # turns to pack: error, offset of the clocks
         self.n_reads = self.lag_ns_max = self.t_zero = self.check_at = self.tick_at = self.cpu_ns = 0
         self.offset = wall_minus_monotonic_ns()
         self.clock_stepped = False
@@ -58,7 +59,7 @@ class Client:
 
     def run(self) -> None:
         """Serve until every conversation has ended. The hot loop."""
-        poll, listening, now_ns = self.poller.poll, self.lines.listening, time.monotonic_ns
+        poll, listening, now_ns = poll_of(self.poller), self.lines.listening, time.monotonic_ns
         now = 0
         while not (self.t_zero and self.agenda.is_over):
             before = now
@@ -88,42 +89,44 @@ class Client:
                 time.sleep(self.agenda.until_due(now, LINGER_NS) * 1e-9)
 
     def patience(self) -> float:
-        """How long to poll, in the poller's unit: it counts in milliseconds and rounds up, so the last one is slept here."""
+        """How many seconds to poll. Pollers count in milliseconds and round up, so that the last one is slept here."""
+        if self.ended or self.agenda.ready:
+            return 0.0
         if not (self.t_zero and self.agenda.timed):
-            return CHECK_NS * self.polls_per_ns
+            return CHECK_NS * 1e-9
         wait_ns = self.agenda.until_due(time.monotonic_ns(), CHECK_NS)
         if wait_ns > 2 * MILLISECOND_NS:
-            return (wait_ns // MILLISECOND_NS - 1) * MILLISECOND_NS * self.polls_per_ns
+            return (wait_ns // MILLISECOND_NS - 1) * 1e-3
         if self.lines.has_stamps:
             time.sleep(wait_ns * 1e-9)
         return 0.0
 
     def look_after(self, now: int, woken_at: int) -> None:
-        """After a batch of events: send what is due, then pack what ended, then see to limits and the worker."""
+        """After a batch of events: send what is due, pack what ended, see to limits and to the worker.
+
+        Sending and packing go by slices, so that a wave of turns that end together does not keep new answers waiting.
+        """
         if self.t_zero:
             self.lag_ns_max = max(self.lag_ns_max, now - woken_at)
             self.agenda.call(now)
-            self.send_ready()
-        for turn, error, offset in self.ended:
-            self.pack(turn, error, offset)
-        self.ended.clear()
+            for _ in range(min(SLICE, len(self.agenda.ready))):
+                self.send(self.agenda.ready.popleft())
+        if self.ended and not self.agenda.ready:
+            self.pack(*self.ended.popleft())
         if now >= self.check_at:
             self.check_at = now + CHECK_NS
             self.check_limits(now)
         if self.outbox.queue:
             self.poller.modify(self.pipe.fileno(), READABLE | WRITABLE if self.outbox.flush() else READABLE)
 
-    def send_ready(self) -> None:
-        """Send every turn that is due."""
-        ready = self.agenda.ready
-        while ready:
-            turn = ready.popleft()
-            try:
-                line = self.lines.place(turn)
-            except OSError as error:
-                self.end(turn, reason(error))
-            else:
-                self.deadlines.append((time.monotonic_ns() + self.plan.request_timeout_ns, turn, line))
+    def send(self, turn: Turn) -> None:
+        """Put a turn on a line; it has its time from here."""
+        try:
+            line = self.lines.place(turn)
+        except OSError as error:
+            self.end(turn, reason(error))
+        else:
+            self.deadlines.append((time.monotonic_ns() + self.plan.request_timeout_ns, turn, line))
 
     def attend(self, fd: int, mask: int) -> None:
         """What is no answer: the worker speaks, or something happened on a line that idles, connects or sends."""
@@ -153,12 +156,11 @@ class Client:
             self.part(line, error)
 
     def part(self, line: Line, error: str) -> None:
-        """A turn ended: free its line, and send what its end makes due before anything else."""
+        """A turn ended: free its line."""
         turn = line.turn
         assert turn is not None
         self.lines.part(line, keep=not error)
         self.end(turn, error)
-        self.send_ready()
 
     def end(self, turn: Turn, error: str) -> None:
         """Close the books of a turn; its slot is free since its last byte arrived, by the best clock that there is."""
@@ -167,8 +169,11 @@ class Client:
         if offset != NO_OFFSET and turn.reads and not error:
             at = wall_ns(raw_stamp(turn.reads[-1][1])) - offset if turn.reads[-1][1] else at
         self.n_reads += len(turn.reads)
-        self.ended.append((turn, error, offset))
         self.agenda.end(turn, at, failed=bool(error))
+        if turn.has_more and not error:
+            self.outbox.say(("reply", *reply_of(turn, error, offset)))  # the worker makes the next turn of it
+        else:
+            self.ended.append((turn, error, offset))
 
     def offset_since_last(self) -> int:
         """Wall clock − monotonic clock; `NO_OFFSET` when it jumped since the last look, or without kernel stamps."""
@@ -179,12 +184,8 @@ class Client:
         return self.offset if self.lines.has_stamps else NO_OFFSET
 
     def pack(self, turn: Turn, error: str, offset: int) -> None:
-        """Hand a turn to the worker: now where the next one depends on it, else later."""
-        message = ("reply", *reply_of(turn, error, offset))
-        if turn.has_more and not error:
-            self.outbox.say(message)
-        else:
-            self.outbox.keep(message)
+        """Make a turn small, for the worker to have later."""
+        self.outbox.keep(("reply", *reply_of(turn, error, offset)))
 
     def check_limits(self, now: int) -> None:
         """End what ran out of time or grew without end, and tell how far the cell is."""
@@ -231,11 +232,18 @@ class Client:
     def confess(self) -> None:
         """Tell all that was kept back, and what this process thinks of itself."""
         cpu_ns = time.process_time_ns() - self.cpu_ns
-        for turn, error, offset in self.ended:
-            self.pack(turn, error, offset)
+        while self.ended:
+            self.pack(*self.ended.popleft())
         self.outbox.release(len(self.outbox.kept))
         self.outbox.say(("end", *Confession(self.lines.has_stamps, self.clock_stepped, self.lag_ns_max, cpu_ns)))
         self.outbox.drain()
+
+
+def poll_of(poller: Any) -> Callable[[float], list[tuple[int, int]]]:
+    """Poll for some seconds, for a bounded number of events where that can be said."""
+    if hasattr(select, "epoll"):
+        return lambda seconds: poller.poll(seconds, MOST_AT_ONCE)
+    return lambda seconds: poller.poll(seconds * 1e3)
 
 
 def reason(error: Exception) -> str:
@@ -243,16 +251,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     return f"the answer is not HTTP: {error}"
-
-
-def settle(plan: Plan) -> None:
-    """Make the process punctual: its own CPUs, a fine timer, no garbage collector (nothing here makes cycles)."""
-    gc.disable()
-    with suppress(OSError, AttributeError):
-        if plan.cpus:
-            os.sched_setaffinity(0, plan.cpus)
-    with suppress(OSError):
-        Path("/proc/self/timerslack_ns").write_text("1000")
 
 
 def main(fd: int) -> None:
@@ -267,7 +265,7 @@ def main(fd: int) -> None:
         messages += unpacker.feed(data)
     _, *fields = messages[0]
     plan = Plan(*fields)
-    settle(plan)
+    be_punctual(plan.cpus)
     pipe.setblocking(False)
     client = Client(pipe, plan, unpacker)
     for message in messages[1:]:
