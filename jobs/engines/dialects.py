@@ -48,7 +48,7 @@ class HostDialect:
             step_accepted=[step.accepted for step in rounds],
             first_step_is_prefill=bool(rounds) and rounds[0].prefill,
             last_step_is_cut=bool(rounds) and rounds[-1].cut,
-            finish_reason=steps[-1].finish_reason if steps else "",
+            finish_reason=steps[-1].finish_reason if steps and not error else "",
             error=error,
         )
 
@@ -79,6 +79,8 @@ def _read_steps(events: Sequence[bytes], steps: list[HostStep]) -> None:
             if index + 1 != len(events):
                 raise _Broken(f"nothing may follow [DONE]: {len(events) - index - 1} events did.")
             break
+        if steps and steps[-1].finish_reason:
+            raise _Broken(f"nothing but [DONE] may follow the last step: event {index} did.")
         steps.append(_read_step(event, index))
     else:
         raise _Broken(f"the stream must end with [DONE]: it ended after {len(events)} events.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -28,8 +29,9 @@ class Answers(BaseHTTPRequestHandler):
         )
         self.send_response(503 if self.path == "/busy" else 200)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client of /slow has gone
+            self.end_headers()
+            self.wfile.write(body)
 
     do_POST = do_GET  # noqa: N815 - the name that the standard library looks for
 

@@ -80,6 +80,9 @@ def test_a_last_event_without_tokens_is_neither_a_chunk_nor_a_step() -> None:
         pytest.param([STEP, LAST], "the stream must end with [DONE]: it ended after 2 events.", id="no end"),
         pytest.param([STEP, DONE], "the last step must tell why it was the last", id="no finish reason"),
         pytest.param([STEP, LAST, DONE, STEP], "nothing may follow [DONE]: 1 events did.", id="more after the end"),
+        pytest.param(
+            [STEP, LAST, STEP, DONE], "nothing but [DONE] may follow the last step: event 2 did.", id="a step too many"
+        ),
         pytest.param([STEP, b"<html>", DONE], "event 1 must be JSON: got b'<html>'.", id="not JSON"),
         pytest.param([STEP, b"\xff" * 500], "event 1 must be JSON: got b'\\xff", id="not text"),
         pytest.param([STEP, b"[1]", DONE], "event 1 must be a step: got b'[1]'.", id="not an object"),
@@ -105,7 +108,8 @@ def test_a_broken_stream_is_an_error_in_one_line_and_keeps_what_came_before(even
 def test_nothing_makes_it_raise(events: list[bytes]) -> None:
     answer = DIALECT.answer(events)
     assert sum(answer.chunk_tokens) == len(answer.output_ids)
-    assert bool(answer.error) != (events[-1:] == [DONE] and answer.finish_reason != "")
+    assert bool(answer.error) == (answer.finish_reason == "")
+    assert answer.error or events[-1] == DONE
 
 
 steps = st.integers(0, 6).flatmap(
