@@ -39,7 +39,7 @@ env: $(ORCHESTRATOR)/installed.lock $(ENGINE)/installed.lock
 # and one whose lock file only got a new date is kept. The locks are complete, hence `--no-deps`: nothing else is installed.
 $(ORCHESTRATOR)/installed.lock: docker/dev.lock
 	@cmp -s $< $@ || { $(new_venv) \
-	  && $(@D)/bin/python $(PIP) install --no-deps -r $<; }
+	  && $(@D)/bin/python $(PIP) install --no-deps --use-pep517 -r $<; }
 	@cp $< $@
 
 # PyTorch goes first, with its dependencies: which CUDA packages it brings, or none, depends on the index that it comes from. Then
@@ -47,7 +47,7 @@ $(ORCHESTRATOR)/installed.lock: docker/dev.lock
 $(ENGINE)/installed.lock: docker/transformers/requirements.lock
 	@cmp -s $< $@ || { $(new_venv) \
 	  && $(@D)/bin/python $(PIP) install $(TORCH_INDEX_URL:%=--extra-index-url %) -c $< torch \
-	  && $(@D)/bin/python $(PIP) install --no-deps -r $<; }
+	  && $(@D)/bin/python $(PIP) install --no-deps --use-pep517 -r $<; }
 	@cp $< $@
 
 define CHECK_PYTHON

@@ -224,7 +224,7 @@ def test_pytorch_can_come_from_another_index_and_goes_first(clone: Clone, monkey
     lines = (clone.folder / "calls").read_text().splitlines()
     torch, rest = [line for line in lines if "pip" in line and "docker/transformers" in line]
     assert torch.endswith("--extra-index-url https://wheels.example/cpu -c docker/transformers/requirements.lock torch")
-    assert rest.endswith("install --no-deps -r docker/transformers/requirements.lock")
+    assert rest.endswith("install --no-deps --use-pep517 -r docker/transformers/requirements.lock")
 
 
 @pytest.mark.parametrize("version", [pytest.param((3, 9, 18), id="too old"), pytest.param((3, 14, 0), id="too new")])
