@@ -13,9 +13,18 @@ from typing import Any
 import orjson
 
 from jobs.engines.base import Answer, Ask, Endpoint
+from jobs.engines.dialect_events import (
+    DONE,
+    NO_REASON,
+    NOT_DONE,
+    NOTHING_AFTER,
+    count_of,
+    counts_of,
+    error_in,
+    object_of,
+    section,
+)
 from jobs.engines.dialects import post
-
-DONE = b"[DONE]"
 
 
 class OpenAIDialect:
@@ -39,24 +48,18 @@ class OpenAIDialect:
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
-        try:
-            for index, event in enumerate(events):
-                told.take(index, event)
-            told.check()
-        except ValueError as wrong:
-            told.error = str(wrong)
-        drafted, accepted, is_cut = told.steps()
+        error = error_in(told, events)
         return Answer(
             chunk_events=told.chunk_events,
             chunk_tokens=told.chunk_tokens,
             output_ids=told.output_ids,
-            step_drafted=drafted,
-            step_accepted=accepted,
-            first_step_is_prefill=bool(drafted),
-            last_step_is_cut=is_cut,
+            step_drafted=told.step_drafted,
+            step_accepted=told.step_accepted,
+            first_step_is_prefill=bool(told.step_drafted),
+            last_step_is_cut=told.is_cut,
             engine_al=told.metrics.get("mean_acceptance_length"),
             finish_reason=told.finish_reason,
-            error=told.error,
+            error=error,
         )
 
 
@@ -68,33 +71,34 @@ class Told:
     chunk_tokens: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
     finish_reason: str = ""
-    usage_tokens: int | None = None
+    step_drafted: list[int] = field(default_factory=list)
+    step_accepted: list[int] = field(default_factory=list)
+    is_cut: bool = False
+    usage_tokens: int = -1  # not told
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of speculative decoding
     is_done: bool = False
-    error: str = ""
 
     def take(self, index: int, event: bytes) -> None:
         """One event. `ValueError` with what is wrong with it."""
         if self.is_done:
-            raise ValueError("nothing may follow [DONE]: more events did.")
+            raise ValueError(NOTHING_AFTER)
         if event.strip() == DONE:
             self.is_done = True
             return
         fields = object_of(index, event)
-        if fields.get("error"):
-            raise ValueError(f"the engine gave up: {message_of(fields['error'])}")
         for choice in fields.get("choices") or ():
             self.take_choice(index, choice)
-        self.usage_tokens = (fields.get("usage") or {}).get("completion_tokens", self.usage_tokens)
-        self.metrics = (fields.get("metrics") or {}).get("speculative_decoding") or self.metrics
+        if usage := section(fields, "usage"):
+            self.usage_tokens = count_of(usage, "completion_tokens", 0)
+        self.metrics = section(section(fields, "metrics"), "speculative_decoding") or self.metrics
 
     def take_choice(self, index: int, choice: Mapping[str, Any]) -> None:
         """The tokens of an event, and why they were the last."""
-        ids = choice.get("token_ids")
-        if ids is None and choice.get("text"):
+        if choice.get("token_ids") is None and choice.get("text"):
             raise ValueError(
                 f"event {index} must tell its token ids: it has text only. The server must know `return_token_ids`."
             )
+        ids = counts_of("token_ids", choice.get("token_ids") or [])
         if ids:
             self.chunk_events.append(index)
             self.chunk_tokens.append(len(ids))
@@ -104,40 +108,23 @@ class Told:
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""
         if not self.is_done:
-            raise ValueError("the stream must end with [DONE]: it did not.")
+            raise ValueError(NOT_DONE)
         if not self.finish_reason:
-            raise ValueError("the last event must tell why it was the last: no finish reason before [DONE].")
-        if self.usage_tokens is not None and self.usage_tokens != len(self.output_ids):
-            raise ValueError(
-                f"the usage must count the tokens that came: got {self.usage_tokens} for {len(self.output_ids)}."
-            )
+            raise ValueError(NO_REASON)
+        if self.usage_tokens not in (-1, len(self.output_ids)):
+            raise ValueError(f"the usage must count what came: got {self.usage_tokens} for {len(self.output_ids)} tokens.")
+        self.take_steps()
 
-    def steps(self) -> tuple[list[int], list[int], bool]:
-        """Drafted and accepted of every step, and whether the last was cut; nothing where the engine does not tell steps.
+    def take_steps(self) -> None:
+        """Drafted and accepted of every step, where the engine tells steps.
 
-        The engine tells only the steps in which something was drafted, and counts what a stop cut off as accepted. Others
-        gave one token each, so that their number follows from the tokens; they are put first, as their places are not told.
+        It tells only those in which something was drafted, and counts what a stop cut off as accepted. Others gave one token
+        each, so that their number follows from the tokens; they are put first, as their places are not told.
         """
         if "per_step_drafted" not in self.metrics:
-            return [], [], False
-        drafted, accepted = list(self.metrics["per_step_drafted"]), list(self.metrics["per_step_accepted"])
+            return
+        drafted = counts_of("per_step_drafted", self.metrics["per_step_drafted"])
+        accepted = counts_of("per_step_accepted", self.metrics.get("per_step_accepted"))
         plain = len(self.output_ids) - sum(accepted) - len(accepted)
         others = [0] * max(1, plain)  # the prefill step is always one of them
-        return [*others, *drafted], [*others, *accepted], plain < 1
-
-
-def object_of(index: int, event: bytes) -> dict[str, Any]:
-    """The JSON object of an event; `ValueError` when it is none."""
-    try:
-        fields = orjson.loads(event)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(f"event {index} must be a JSON object: got {event[:80]!r}.")
-    return fields
-
-
-def message_of(error: object) -> str:
-    """The text of an error object, in one line."""
-    text = error.get("message", error) if isinstance(error, Mapping) else error
-    return " ".join(str(text).split())
+        self.step_drafted, self.step_accepted, self.is_cut = [*others, *drafted], [*others, *accepted], plain < 1
