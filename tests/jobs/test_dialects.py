@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.engines.base import Answer, Ask, Endpoint
@@ -104,6 +104,7 @@ def test_a_broken_stream_is_an_error_in_one_line_and_keeps_what_came_before(even
     assert list(answer.output_ids[:3]) == ([8, 9, 10] if STEP in events[:1] else [])
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([PREFILL, STEP, LAST, DONE])), max_size=6))
 def test_nothing_makes_it_raise(events: list[bytes]) -> None:
     answer = DIALECT.answer(events)
@@ -123,6 +124,7 @@ steps = st.integers(0, 6).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(steps, min_size=1, max_size=8), st.sampled_from(["stop", "length"]))
 def test_what_the_host_writes_the_dialect_reads(told: list[Step], finish_reason: str) -> None:
     written = [step_event(step) for step in told[:-1]]
