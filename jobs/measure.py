@@ -57,7 +57,7 @@ def measure_cell(running: Running, order: CellOrder, position: int) -> tuple[Cel
         warm_up(running, order)
         return drive_cell(running, order, row, prepared)
     except SpecSweepError as raised:
-        fault = raised if isinstance(raised, EngineFailed) else engine_fault(running)
+        fault = engine_fault(running) or (raised if isinstance(raised, EngineFailed) else None)
         return CellResult(failed(row, fault or raised)), fault
 
 

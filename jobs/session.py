@@ -54,14 +54,16 @@ def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -
     `SessionRow` (the same id, it replaces the first), and the log where it is node-local. The engine is gone at the end,
     however the iterator ends.
     """
-    folder = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
-    log = Path(site.log_path) if site.log_path else folder / "engine.log"
+    scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
+    log = Path(site.log_path) if site.log_path else scratch.with_suffix(".log")
     try:
-        yield from _Session(spec, site, control, folder / "scratch", log).run()
+        yield from _Session(spec, site, control, scratch, log).run()
         if not site.log_path and log.exists():
             yield SessionLog(spec.session_id, log.read_text(encoding="utf-8", errors="replace"))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not site.log_path:
+            log.unlink(missing_ok=True)
 
 
 class _Session:
