@@ -24,8 +24,9 @@ DIALECTS = [
 ]
 DONE = b"[DONE]"
 NAMES = """
-choices token_ids usage completion_tokens metrics speculative_decoding per_step_drafted per_step_accepted output_ids
-meta_info finish_reason type spec_verify_ct spec_correct_drafts_histogram tokens stop timings draft_n draft_n_accepted stop_type error
+meta_info choices token_ids usage completion_tokens metrics per_step_drafted per_step_accepted output_ids
+finish_reason type spec_verify_ct spec_correct_drafts_histogram tokens stop timings draft_n draft_n_accepted
+speculative_decoding stop_type error
 """
 SHAPES = st.sampled_from([None, True, -1, 0, 2, "x", [], [1, 2], [None], {}])
 FIELDS = st.dictionaries(st.sampled_from(NAMES.split()), SHAPES, max_size=5)
