@@ -16,7 +16,7 @@ from jobs.load.agenda import ANY
 from jobs.load.arrivals import send_offsets_ns
 from jobs.load.base import Measured, Progress, Traffic
 from jobs.load.process import ClientProcess, cpus_of_clients
-from jobs.load.turns import Answered, PromptFacts, answered, hash_of
+from jobs.load.turns import Answered, Asked, answered, hash_of
 from jobs.load.wire import Confession, Message, Plan, Reply
 from storage.rows import RequestRow
 
@@ -59,8 +59,9 @@ class CellDrive:
 
     def __init__(self, traffic: Traffic, clients: list[ClientProcess]) -> None:
         self.traffic, self.clients = traffic, clients
+        self.cell_id = traffic.cell.id
         self.answers: dict[int, list[list[int]]] = {}  # of conversations under way
-        self.prompts: dict[tuple[int, int], PromptFacts] = {}
+        self.asked: dict[tuple[int, int], Asked] = {}  # by conversation and turn
         self.rows: list[RequestRow] = []
         self.late_send_ns: list[int] = []
         self.first_sent_ns: int | None = None
@@ -105,7 +106,7 @@ class CellDrive:
         cell, conversation, so_far = self.traffic.cell, self.traffic.conversations[index], self.answers[index]
         turn = len(so_far)
         ids = conversation.ids(so_far)
-        self.prompts[index, turn] = PromptFacts(len(ids), hash_of(ids))
+        self.asked[index, turn] = Asked(self.cell_id, len(ids), hash_of(ids))
         ask = Ask(
             prompt_ids=ids,
             output_limit=cell.workload.output_limit,
@@ -140,7 +141,7 @@ class CellDrive:
 
     def take_reply(self, reply: Reply) -> None:
         """A turn ended: its row, and what its conversation does next."""
-        turn = answered(self.traffic, reply, self.prompts.pop((reply.conversation, reply.turn)), self.t_zero)
+        turn = answered(self.traffic, reply, self.asked.pop((reply.conversation, reply.turn)), self.t_zero)
         self.add_up(turn, reply)
         if reply.error:
             self.answers.pop(reply.conversation)  # the client has closed this conversation by itself

@@ -16,9 +16,10 @@ from jobs.load.wire import Reply
 from storage.rows import RequestRow
 
 
-class PromptFacts(NamedTuple):
-    """What a row says of the prompt."""
+class Asked(NamedTuple):
+    """What a row says of the request."""
 
+    cell_id: str  # here because it is a hash of all that a cell is: too dear to make for every row
     tokens: int
     hash: str
 
@@ -33,14 +34,14 @@ class Answered:
     lag_ns: int
 
 
-def answered(traffic: Traffic, reply: Reply, asked: PromptFacts, t_zero: int) -> Answered:
+def answered(traffic: Traffic, reply: Reply, asked: Asked, t_zero: int) -> Answered:
     """The row of a reply: parse its stream, ask the dialect what it says, and put chunk times to it."""
     stream = stream_of(reply)
     answer = traffic.dialect.answer(stream.events) if stream.events else Answer(error="the answer has no event")
     arrivals = [stream.arrivals_ns[event] for event in answer.chunk_events]
     prompt = traffic.conversations[reply.conversation].prompt
     row = RequestRow(
-        cell_id=traffic.cell.id,
+        cell_id=asked.cell_id,
         attempt=traffic.attempt,
         index=reply.conversation,
         turn=reply.turn,
