@@ -12,22 +12,22 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs.spec import Cell
+from storage.report import terminal_summary, write_report
 from storage.views import open_runs
 
 ALL_MEASURED, SOME_FAILED = 0, 1
+INVALID = "invalid"
 SHOWN = 20  # lines of failures; the rest is a count
 
 
 def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
     """Tell what came of these cells; the exit code."""
+    console.print(terminal_summary(folder))
     problems = list(_problems(folder, cells))
     for line in [*problems[:SHOWN], *([f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else [])]:
         _say(console, line)
-    _say(console, f"Results: {folder}")
-    if problems:
-        _say(console, f"Next: {shlex.join(command)}    (tries what failed once more)")
-    else:
-        _say(console, f'Next: python -m storage.query {folder} "SELECT * FROM speedups"')
+    _say(console, f"Results: {folder}    Report: {write_report(folder)}")
+    _say(console, f"Next: {_next(folder, problems, command)}")
     return SOME_FAILED if problems else ALL_MEASURED
 
 
@@ -41,9 +41,15 @@ def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[str]:
             yield f"{cell.label}: {reason}"
 
 
+def _next(folder: Path, problems: Sequence[str], command: Sequence[str]) -> str:
+    if all(INVALID in line for line in problems):  # measured, so that a further run would not try again
+        return f'python -m storage.query {folder} "SELECT * FROM speedups"'
+    return f"{shlex.join(command)}    (tries again what is missing)"
+
+
 def _why(status: str, reasons: Sequence[str], error: str | None) -> str:
     if status == "ok":
-        return f"invalid: {', '.join(reasons)}"
+        return f"{INVALID}: {', '.join(reasons)}"
     return f"{status}: {(error or '').strip().splitlines()[0] if (error or '').strip() else ', '.join(reasons)}"
 
 

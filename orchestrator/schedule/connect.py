@@ -18,7 +18,7 @@ from orchestrator.settings import Cluster, Kind
 
 MARKER = "SPECSWEEP_DRIVER"
 OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
-TRIES = 2  # on a loaded machine Ray's own start-up limit is sometimes too short
+TRIES = 3  # on a loaded machine Ray's own limit for its start, 30 s, is sometimes too short
 PRIVATE = {
     "SPT_NOENV": "1",  # a process that writes its title over its environment would lose the marker
     "RAY_USAGE_STATS_ENABLED": "0",
