@@ -73,6 +73,13 @@ def _add_ray(commands: Any) -> None:
     command.add_argument(
         "--python", default="python", help="the head's Python that has SpecSweep's environment (default: %(default)s)"
     )
+    command.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for the sweep and its workers; no secrets: Ray shows them",
+    )
 
 
 def _add_slurm(commands: Any) -> None:
@@ -102,7 +109,10 @@ def _add_kuberay(commands: Any) -> None:
 
 
 def _run_ray(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    job = ray_jobs.submit_job(options.address, overrides, results=options.results, python=options.python)
+    environment = dict(_pair("--env", item, "SPECSWEEP_CACHE=/scratch/specsweep") for item in options.env)
+    job = ray_jobs.submit_job(
+        options.address, overrides, results=options.results, python=options.python, environment=environment
+    )
     _print(job)
     return ray_jobs.follow_job(options.address, job) if options.follow else 0
 
@@ -120,7 +130,7 @@ def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         namespace=options.namespace,
         head_image=options.head_image,
         results_claim=options.results_claim,
-        workers=dict(_worker(item) for item in options.worker),
+        workers=dict(_pair("--worker", item, "transformers=specsweep-transformers:0.1.0") for item in options.worker),
         replicas=options.replicas,
         gpus=options.gpus,
         token_secret=options.secret,
@@ -129,13 +139,11 @@ def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     return 0
 
 
-def _worker(text: str) -> tuple[str, str]:
-    engine, equals, image = text.partition("=")
-    if not (engine and equals and image):
-        raise BadSubmission(
-            f"`--worker` must be ENGINE=IMAGE: got {text!r}. Write, for example, transformers=specsweep-transformers:0.1.0."
-        )
-    return engine, image
+def _pair(option: str, text: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise BadSubmission(f"`{option}` must be NAME=VALUE: got {text!r}. As in {example}.")
+    return name, value
 
 
 def _run_status(options: argparse.Namespace, overrides: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import shlex
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,22 @@ STOPPED_EXIT = 130  # as after Ctrl-C
 
 
 def submit_job(
-    address: str, overrides: Sequence[str], *, results: str = HOME_RESULTS, python: str = "python", root: Path = ROOT
+    address: str,
+    overrides: Sequence[str],
+    *,
+    results: str = HOME_RESULTS,
+    python: str = "python",
+    environment: Mapping[str, str] | None = None,
+    root: Path = ROOT,
 ) -> str:
-    """Send the working tree and start the sweep on the head; the id of the job."""
+    """Send the working tree and start the sweep on the head; the id of the job. Ray shows `environment` to whoever asks."""
     if is_open(address):
         _say(f"Warning: {address} answers without a token, so whoever reaches it can run code there. See docs/security.md.")
     entrypoint = shlex.join(sweep_command(overrides, python=python, results=results))
-    environment = {"working_dir": str(root), "excludes": list(NOT_SHIPPED), "env_vars": {"PYTHONUNBUFFERED": "1"}}
+    variables = {"PYTHONUNBUFFERED": "1", **(environment or {})}
+    sent = {"working_dir": str(root), "excludes": list(NOT_SHIPPED), "env_vars": variables}
     with _client(address) as client:
-        return str(client.submit_job(entrypoint=entrypoint, runtime_env=environment))
+        return str(client.submit_job(entrypoint=entrypoint, runtime_env=sent))
 
 
 def follow_job(address: str, job_id: str) -> int:

@@ -156,8 +156,8 @@ def test_a_rayjob_asks_for_a_token_and_has_a_group_for_each_engine(capsys: pytes
 @pytest.mark.parametrize(
     ("worker", "words"),
     [
-        pytest.param("vllm", "must be ENGINE=IMAGE", id="no image"),
-        pytest.param("=image", "must be ENGINE=IMAGE", id="no engine"),
+        pytest.param("vllm", "must be NAME=VALUE", id="no image"),
+        pytest.param("=image", "must be NAME=VALUE", id="no engine"),
         pytest.param("vLLM_1=image", "must be small letters", id="no Kubernetes name"),
     ],
 )
