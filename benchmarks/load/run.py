@@ -133,12 +133,15 @@ def spread(values_ns: Any, unit_ns: float = 1e6) -> Facts:
 
 def compared(answers: list[Facts], records: dict[int, Facts]) -> Facts:
     """Stamps against the server's record. An answer: number, sent_at, came_at (one a chunk)."""
-    arrival, first, gaps, told_ttft, true_ttft, tpot_pct = [], [], [], [], [], []
+    arrival, alone, first, gaps, told_ttft, true_ttft, tpot_pct = [], [], [], [], [], [], []
     for answer in answers:
         record = records[answer["number"]]
         came, sent = np.array(answer["came_at"]), np.array(record["sent_at"])
         assert len(came) == len(sent), f"request {answer['number']}: {len(came)} chunks came of {len(sent)}"
         arrival.append(came - sent)
+        alone.append(
+            (came - sent)[np.diff(came, append=came[-1] + 1) != 0]
+        )  # the others say of themselves that they are late
         first.append(came[0] - sent[0])
         told_ttft.append(came[0] - answer["sent_at"])
         true_ttft.append(sent[0] - answer["sent_at"])
@@ -147,6 +150,8 @@ def compared(answers: list[Facts], records: dict[int, Facts]) -> Facts:
             tpot_pct.append(100 * abs((came[-1] - came[0]) / (sent[-1] - sent[0]) - 1))
     return {
         "arrival_error_ms": spread(np.concatenate(arrival)),
+        "arrival_error_unmerged_ms": spread(np.concatenate(alone)),
+        "merged_share": round(1 - sum(map(len, alone)) / sum(map(len, arrival)), 5),
         "first_arrival_error_ms": spread(first),
         "ttft_ms": {"reported": spread(told_ttft), "true": spread(true_ttft)},
         "gap_error_ms": spread(np.concatenate(gaps)),
