@@ -263,6 +263,7 @@ CREATE VIEW divergences AS
 -- Each greedy answer beside its reference: that of the paired baseline, or of the baseline's own other repeat. `first_difference`
 -- counts from 0 and is the shorter length when one is the other's beginning. A later turn may differ because an earlier one did:
 -- then `same_prompt` is false.
+WITH answered AS MATERIALIZED (SELECT * FROM references_of_cells JOIN requests USING (run, cell_id) WHERE is_answered)  -- bounds the planner
 SELECT answer.run, answer.cell_id, reference_cell_id, answer.question_id, answer.turn, answer.category,
        CASE WHEN len(answer.output_ids) > 0 OR len(reference.output_ids) > 0 THEN answer.output_ids = reference.output_ids
             ELSE nullif(answer.output_hash, '') = nullif(reference.output_hash, '') END AS is_identical,
@@ -271,10 +272,10 @@ SELECT answer.run, answer.cell_id, reference_cell_id, answer.question_id, answer
                      least(len(answer.output_ids), len(reference.output_ids))) END AS first_difference,
        len(answer.output_ids) AS n_tokens, len(reference.output_ids) AS n_reference_tokens,
        answer.prompt_hash = reference.prompt_hash AS same_prompt
-FROM references_of_cells JOIN requests answer USING (run, cell_id)
+FROM answered answer
 JOIN requests reference ON reference.run = answer.run AND reference.cell_id = reference_cell_id
  AND reference.question_id = answer.question_id AND reference.turn = answer.turn
-WHERE answer.is_answered AND reference.is_answered;
+WHERE reference.is_answered;
 
 CREATE VIEW losslessness AS
 SELECT run, cell_id, avg(is_identical::INT) AS lossless, count(is_identical) AS n_compared FROM divergences GROUP BY run, cell_id;
@@ -363,17 +364,17 @@ CREATE VIEW answered_twice AS
 -- Prompts that both cells of a pair answered. A `gain` is of two numbers, `top` and `bottom`, so that top / bottom > 1 always means
 -- faster with speculation. `level` says what is compared: one cell, or one draft over all repeats (a prompt's mean over them first:
 -- repeats of a prompt are no new prompts).
-WITH prompts AS (
-    SELECT pairs.*, unnest(['all', fast.category]) AS category, fast.question_id, fast.turn,
+WITH fast AS MATERIALIZED (SELECT * FROM pairs JOIN answers USING (run, cell_id)),  -- bounds the planner: it would join prompts first
+prompts AS (
+    SELECT fast.run, fast.cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition,
+           unnest(['all', fast.category]) AS category, fast.question_id, fast.turn,
            fast.user_tps, base.user_tps AS base_user_tps, fast.tpot_ms, base.tpot_ms AS base_tpot_ms, fast.ttft_ms, base.ttft_ms AS base_ttft_ms,
            fast.e2e_ms, base.e2e_ms AS base_e2e_ms, fast.tokens, base.tokens AS base_tokens, fast.busy_ms, base.busy_ms AS base_busy_ms
-    FROM pairs JOIN answers fast USING (run, cell_id)
-    JOIN answers base ON base.run = pairs.run AND base.cell_id = pairs.baseline_cell_id
+    FROM fast JOIN answers base ON base.run = fast.run AND base.cell_id = fast.baseline_cell_id
      AND base.question_id = fast.question_id AND base.turn = fast.turn
 )
 SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '' AS condition, category, question_id, turn,
-       * EXCLUDE (run, cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition, category, question_id, turn,
-                  duration_s, baseline_duration_s)
+       * EXCLUDE (run, cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition, category, question_id, turn)
 FROM prompts
 UNION ALL BY NAME
 SELECT 'draft' AS level, run, deployment_id AS subject, baseline_deployment_id AS baseline, condition, category, question_id, turn,
