@@ -5,6 +5,7 @@
 #   make env     environments only                                UV=uv                for `make lock`
 #   make lint    ruff, mypy, yamllint, hadolint
 #   make lock    the lock files anew
+#   make picture docs/quickstart.svg anew, from results/quickstart
 #   make clean   remove the environments; results stay
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ PIP := -m pip --disable-pip-version-check --quiet
 YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 125}, \
   comments: {min-spaces-from-content: 1}}}
 
-.PHONY: sweep test env lint lock clean
+.PHONY: sweep test env lint lock picture clean
 .DELETE_ON_ERROR:
 
 sweep: env
@@ -69,6 +70,21 @@ lock:
 	$(UV) $(COMPILE) pyproject.toml -o docker/head/requirements.lock
 	$(UV) $(COMPILE) pyproject.toml --extra dev -c docker/head/requirements.lock -o docker/dev.lock
 	$(UV) $(COMPILE) docker/transformers/requirements.in -c docker/head/requirements.lock -o docker/transformers/requirements.lock
+
+define DRAW
+import re
+from pathlib import Path
+from rich.console import Console
+from storage.report import terminal_summary
+console = Console(record=True, width=100, file=open("/dev/null", "w"))
+console.print(terminal_summary("results/quickstart"))
+svg = console.export_svg(title="make sweep", unique_id="quickstart")
+Path("docs/quickstart.svg").write_text(re.sub(r"@font-face {.*?}\n", "", svg, flags=re.DOTALL))  # no fonts from elsewhere
+endef
+export DRAW
+
+picture:
+	$(BIN)/python -c "$$DRAW"
 
 clean:
 	rm -rf $(ORCHESTRATOR) $(ENGINE)

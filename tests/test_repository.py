@@ -16,6 +16,11 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from storage.rows import CellResult
+from storage.runs import RunStore
+from storage.views import open_runs
+from tests.storage.recorded import create_cell, create_request, create_row
+
 ROOT = Path(__file__).resolve().parent.parent
 TOP_LEVEL = {
     *("pyproject.toml", "sweep.py", "orchestrator", "conf", "jobs", "storage", "tests", "docker", "README.md", "Makefile"),
@@ -235,3 +240,19 @@ def test_a_python_that_does_not_fit_is_one_clear_line(clone: Clone, version: tup
     assert f"SpecSweep needs Python 3.10 to 3.13: got {version[0]}.{version[1]}." in done.stderr
     assert "Traceback" not in done.stderr
     assert not (clone.folder / ".venv").exists()
+
+
+README_SQL = re.findall(r'python -m storage\.query \S+ "(.+?)"', (ROOT / "README.md").read_text())
+
+
+@pytest.mark.parametrize("sql", README_SQL)
+def test_the_sql_of_the_readme_finds_what_it_promises(sql: str, tmp_path: Path) -> None:
+    with RunStore.create(tmp_path / "run", "") as store:
+        for method, k in (("none", 0), ("ngram", 3)):
+            row = create_row(create_cell(method, k), acceptance_source="steps" if k else "")
+            drafting = {"tokens": (1, 4), "drafted": (0, 3), "accepted": (0, 3)} if k else {}
+            gaps_ms = (100.0, 10.0) if k else (100.0, 10.0, 10.0, 10.0, 10.0)
+            requests = [create_request(row, index, gaps_ms=gaps_ms, **drafting) for index in range(8)]
+            store.write(CellResult(row, requests))
+    with open_runs([tmp_path / "run"]) as runs:
+        assert runs.execute(sql).fetchall(), sql
