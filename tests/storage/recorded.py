@@ -18,7 +18,13 @@ MS = 1_000_000
 
 
 def create_cell(
-    method: str = "none", k: int = 0, *, concurrency: int = 1, repeat: int = 0, temperature: float = 0.0, kind: str = "closed"
+    method: str = "none",
+    k: int = 0,
+    *,
+    concurrency: int = 1,
+    repeat: int = 0,
+    temperature: float = 0.0,
+    kind: str = "closed",
 ) -> Cell:
     deployment = Deployment(Model("small", "/models/small"), Engine(version=""), Draft(method=method, k=k))
     return Cell(deployment, Workload(), Sampling(temperature=temperature), Load(kind=kind, concurrency=concurrency), repeat)
@@ -80,7 +86,9 @@ def create_request(
 
 
 def create_session(row: CellRow, **changes: Any) -> SessionRow:
-    session = SessionRow(row.session_id, "invocation", row.deployment_id, "{}", "ok", "2026-01-01T00:00:00+00:00", ready_s=2.0)
+    session = SessionRow(
+        row.session_id, "invocation", row.deployment_id, "{}", "ok", "2026-01-01T00:00:00+00:00", ready_s=2.0
+    )
     return replace(session, **changes)
 
 
