@@ -15,7 +15,7 @@ ORCHESTRATOR := .venv
 ENGINE := .venvs/transformers
 BIN := $(ORCHESTRATOR)/bin
 PIP := -m pip --disable-pip-version-check --quiet
-YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 125}, \
+YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 140}, \
   comments: {min-spaces-from-content: 1}}}
 
 .PHONY: sweep test env lint lock picture clean
