@@ -20,7 +20,8 @@ from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted
 
 __all__ = ["main", "open_runs"]
 
-READING = ("SELECT", "EXPLAIN", "MULTI", "CREATE", "DROP", "SET")  # CREATE lasts as long as the connection; MULTI is PIVOT
+ANSWERING = ("SELECT", "EXPLAIN", "MULTI")  # MULTI is PIVOT
+OBEYED = ("CREATE", "DROP", "SET")  # in memory: as long as the connection
 FORMATS = ("table", "csv", "json", "parquet")
 
 EPILOG = f"""\
@@ -88,11 +89,11 @@ def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | 
         statements = runs.extract_statements(sql)
         if len(statements) != 1:
             raise BadInput(f"One statement at a time: got {len(statements)}. Example: FROM cells")
-        if statements[0].type.name not in READING:
-            raise BadInput(
-                f"A query only reads: got {statements[0].type.name}. To keep an answer use --format and --output."
-            )
-        return runs.sql(sql)
+        kind = statements[0].type.name
+        if kind not in (*ANSWERING, *OBEYED):
+            raise BadInput(f"A query only reads: got {kind}. To keep an answer use --format and --output.")
+        answer = runs.sql(sql)
+        return answer if kind in ANSWERING else None
 
 
 @contextlib.contextmanager

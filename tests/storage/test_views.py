@@ -228,8 +228,9 @@ def test_e_of_l_from_acceptance_is_al_where_every_step_drafts_k(
 
     found = ask(
         folder,
-        "SELECT k, positions, expected, al FROM cells JOIN (SELECT cell_id, count(*) AS positions, 1 + sum(ar_joint) AS expected "
-        "FROM acceptance GROUP BY cell_id) USING (cell_id) ORDER BY repeat",
+        "SELECT k, positions, expected, al FROM cells JOIN "
+        "(SELECT cell_id, count(*) AS positions, 1 + sum(ar_joint) AS expected FROM acceptance GROUP BY cell_id) "
+        "USING (cell_id) ORDER BY repeat",
     )
 
     for (k, accepted), (k_found, positions, expected, al) in zip(cells, found, strict=True):

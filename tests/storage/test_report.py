@@ -1,0 +1,215 @@
+"""What a report says: the verdict first, nothing hidden, simulated numbers labelled."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded import create_cell, create_request, create_row, create_session, record
+from rich.console import Console
+
+from storage.report import report_of, terminal_summary, write_report
+from storage.report.markdown import table
+from storage.rows import CellResult, SessionRow
+
+ROOT = Path(__file__).parents[2]
+SWEEP = 'invocation:\n  command: "python sweep.py +grid=quickstart"\ngrid: quickstart\n'
+
+
+def results(
+    method: str, k: int, gap_ms: float, *, maths: float = 1.0, concurrency: int = 1, simulated: bool = False
+) -> list[CellResult | SessionRow]:
+    """Eight prompts of each of two categories; `maths` times as slow in one."""
+    row = create_row(create_cell(method, k, concurrency=concurrency))
+    requests = [
+        create_request(
+            row,
+            n,
+            gaps_ms=(100, (gap_ms + n / 10) * (maths if n % 2 else 1), 5),
+            category=("coding", "math")[n % 2],
+            drafted=(k,) * 3,
+            accepted=(0,) * 3,
+        )
+        for n in range(16)
+    ]
+    return [
+        CellResult(row, requests),
+        create_session(row, simulated=simulated, engine_version="5.24", git_commit="c0ffee" * 7),
+    ]
+
+
+def test_the_verdict_comes_first_with_its_interval_and_its_domains(tmp_path: Path) -> None:
+    folder = record(
+        tmp_path / "run", *results("none", 0, 40), *results("ngram", 3, 20, maths=1.5), *results("ngram", 8, 80), sweep=SWEEP
+    )
+
+    text = report_of([folder])
+
+    verdict = text.splitlines()[2]
+    assert verdict.startswith(
+        "**Speculative decoding pays** (small on transformers, workload mini, concurrency 1): ngram k=3 serves"
+    )
+    assert "It depends on the domain: from 1.78× (coding) to 1.27× (math)." in verdict  # 45.7 / 25.7 and 45.8 / 36.2
+    assert "It costs speed with ngram k=8." in verdict
+    assert "3 of 3 cells are measured and valid." in text
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "expected"),
+    [
+        pytest.param(80, "**Speculative decoding does not pay**", id="slower"),
+        pytest.param(40, "**No draft is significantly faster**", id="the same"),
+    ],
+)
+def test_a_loss_and_a_draw_are_said_as_plainly(tmp_path: Path, gap_ms: float, expected: str) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40), *results("ngram", 3, gap_ms))
+
+    assert report_of([folder]).splitlines()[2].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        pytest.param([], "Nothing has been measured yet.", id="nothing at all"),
+        pytest.param(results("none", 0, 40), "**Nothing to compare**", id="only a baseline"),
+    ],
+)
+def test_a_run_without_a_pair_has_a_report_too(
+    tmp_path: Path, recorded: list[CellResult | SessionRow], expected: str
+) -> None:
+    folder = record(tmp_path / "run", *recorded)
+
+    assert report_of([folder]).splitlines()[2].startswith(expected)
+
+
+def test_each_load_has_its_verdict_and_its_rows(tmp_path: Path) -> None:
+    loads = [
+        result
+        for c in (1, 4)
+        for result in (*results("none", 0, 40, concurrency=c), *results("ngram", 3, 20 * c, concurrency=c))
+    ]
+    text = report_of([record(tmp_path / "run", *loads)])
+
+    assert "pays** (small on transformers, workload mini, concurrency 1)" in text
+    assert "does not pay** (small on transformers, workload mini, concurrency 4)" in text
+    assert text.count("| concurrency 4 |") == 2
+
+
+def test_failed_and_invalid_cells_are_listed_with_their_reasons(tmp_path: Path) -> None:
+    failed = create_row(create_cell("ngram", 3), status="failed", error="The engine died: exit code 9.\nits | log")
+    few = create_row(create_cell())
+    folder = record(tmp_path / "run", CellResult(failed), CellResult(few, [create_request(few)]))
+
+    text = report_of([folder])
+
+    assert "0 of 2 cells are measured and valid; 2 failed or invalid, listed below." in text
+    assert "| ngram k=3 | 0 | failed | failed | The engine died: exit code 9. |" in text
+    assert "| none | 0 | ok | too_few_requests |  |" in text
+
+
+def test_simulated_numbers_are_labelled_at_the_top_and_in_every_row(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40, simulated=True), *results("ngram", 3, 20, simulated=True))
+
+    text = report_of([folder])
+
+    assert text.splitlines()[2].startswith("> **SIMULATED.**")
+    assert "| ngram k=3 (simulated) |" in text
+    assert "SIMULATED" in rendered(folder).splitlines()[0]
+
+
+def test_the_report_says_how_it_came_about(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40), sweep=SWEEP)
+
+    text = report_of([folder])
+
+    assert "\npython sweep.py +grid=quickstart\n" in text
+    assert f'\npython -m storage.query {folder} "FROM cells"\n' in text
+    assert "c0ffeec0ffee" in text
+    assert "5.24" in text
+
+
+def test_the_best_and_the_worst_category_are_marked(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40), *results("ngram", 3, 20, maths=2))
+
+    lines = report_of([folder]).splitlines()
+
+    assert next(line for line in lines if line.startswith("| coding |")).endswith("**best** |")
+    assert next(line for line in lines if line.startswith("| math |")).endswith("worst |")
+
+
+def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+    folders = [record(tmp_path / name, *results("none", 0, 40), *results("ngram", 3, 20)) for name in ("a", "b")]
+
+    text = report_of(folders)
+
+    assert "### small on transformers, workload mini (a)" in text
+    assert "### small on transformers, workload mini (b)" in text
+
+
+def rendered(folder: Path, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(terminal_summary(folder))
+    return capture.get()
+
+
+def test_the_terminal_shows_the_same_numbers_within_eighty_columns(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40), *results("ngram", 3, 20))
+
+    text = rendered(folder)
+
+    assert "small on transformers, workload mini, concurrency 1" in text
+    assert "1.78×" in text
+    assert "Speculative decoding pays" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_bar_in_a_value_does_not_break_a_table() -> None:
+    assert list(table(("a", "b"), [("x|y", "1\n2")])) == ["| a | b |", "| --- | --- |", "| x\\|y | 1 2 |"]
+
+
+def test_the_report_is_written_into_its_run(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40))
+
+    assert write_report(folder) == folder / "report.md"
+    assert (folder / "report.md").read_text() == report_of([folder])
+
+
+def report(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "storage.report", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_prints_or_writes_the_report(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *results("none", 0, 40))
+
+    assert report(str(folder)).stdout == report_of([folder])
+    assert report(str(folder), "-o", str(tmp_path / "page.md")).returncode == 0
+    assert (tmp_path / "page.md").read_text() == report_of([folder])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        pytest.param(["nowhere"], 2, "A run must exist: got nowhere", id="no run"),
+        pytest.param([".", "-o", "x"], 2, "A run is a folder with sweep.yaml", id="no run, but a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: list[str], code: int, message: str) -> None:
+    done = report(*words)
+
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert done.stderr.startswith(message)
+
+
+def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run")
+
+    done = report(str(folder), "-o", str(tmp_path / "absent" / "page.md"))
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Results must be writable: No such file or directory")
