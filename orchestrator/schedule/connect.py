@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,7 @@ from orchestrator.settings import Cluster, Kind
 
 MARKER = "SPECSWEEP_DRIVER"
 OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
+KNOCK_S = 5.0
 TRIES = 3  # on a loaded machine Ray's own limit for its start, 30 s, is sometimes too short
 PRIVATE = {
     "SPT_NOENV": "1",  # a process that writes its title over its environment would lose the marker
@@ -88,6 +90,7 @@ def _start(cluster: Cluster, folder: Path) -> None:
 @contextmanager
 def _existing(cluster: Cluster) -> Iterator[None]:
     try:
+        _knock(cluster.address)
         ray.init(cluster.address, namespace=cluster.namespace, log_to_driver=False, logging_level="error")
     except Exception as failure:  # ConnectionError, RuntimeError and others, by version
         raise BadInput(
@@ -98,6 +101,13 @@ def _existing(cluster: Cluster) -> Iterator[None]:
         yield None
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` where nobody listens: Ray itself would try for minutes. "auto" is Ray's to find."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
 
 def _line(failure: Exception) -> str:

@@ -37,6 +37,13 @@ def sweep(results: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv(results, *overrides), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+def assert_all_measured(done: subprocess.CompletedProcess[str]) -> None:
+    """Exit code 0; a loaded machine may make a cell invalid, and then it is 1, and said."""
+    assert done.returncode == ("invalid: " in done.stdout), done.stdout + done.stderr
+    assert "failed" not in done.stdout.replace("failed or are invalid", "")
+    assert "not measured" not in done.stdout
+
+
 @contextmanager
 def running(results: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
     """A sweep in the background; killed at the end if it still runs."""
@@ -100,7 +107,7 @@ def family(pid: int) -> tuple[list[psutil.Process], set[str]]:
 @pytest.mark.ray
 def test_a_sweep_is_measured_once_and_grows_by_what_is_new(tmp_path: Path) -> None:
     first = sweep(tmp_path, *GRID, "repeats=1")
-    assert first.returncode == 0, first.stdout + first.stderr
+    assert_all_measured(first)
     assert "[3/3]" in first.stdout
     assert "Results: " in first.stdout
     before = measured(tmp_path)
@@ -108,12 +115,13 @@ def test_a_sweep_is_measured_once_and_grows_by_what_is_new(tmp_path: Path) -> No
 
     began = time.monotonic()
     again = sweep(tmp_path, *GRID, "repeats=1")
-    assert (again.returncode, measured(tmp_path)) == (0, before)
+    assert_all_measured(again)
+    assert measured(tmp_path) == before
     assert "Everything is already measured." in again.stdout
     assert time.monotonic() - began < 30
 
     grown = sweep(tmp_path, *GRID, "repeats=1", "axes.draft.k=[2,4,6]")
-    assert grown.returncode == 0
+    assert_all_measured(grown)
     assert len(measured(tmp_path)) == 4
     assert before.items() <= measured(tmp_path).items()
     recorded = (tmp_path / "simulated_smoke" / "sweep.yaml").read_text()
@@ -133,7 +141,7 @@ def test_a_killed_driver_leaves_nothing_and_the_same_command_measures_only_what_
     before = measured(tmp_path)
 
     again = sweep(tmp_path, *SLOW)
-    assert again.returncode == 0, again.stdout + again.stderr
+    assert_all_measured(again)
     assert len(measured(tmp_path)) == 4
     assert before.items() <= measured(tmp_path).items()
 
