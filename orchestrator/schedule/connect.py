@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import ray
+from ray._private import ray_constants
 
 from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
 from jobs.errors import BadInput, SpecSweepError
@@ -66,6 +67,8 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start(cluster: Cluster, folder: Path) -> None:
+    # Ray swaps 127.0.0.1 for an address that others reach, unless it is told that it is to be no cluster, as it is on macOS
+    ray_constants.ENABLE_RAY_CLUSTER = False
     for left in reversed(range(TRIES)):
         try:
             ray.init(

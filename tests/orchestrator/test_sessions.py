@@ -97,6 +97,17 @@ def assert_no_engine_within(seconds: float) -> None:
     assert engines() == []
 
 
+def test_our_own_ray_listens_on_loopback_only(scratch: Path) -> None:
+    listening = {
+        connection.laddr.ip
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening != set()
+    assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
+
+
 def test_a_sessions_rows_come_in_order_and_its_log_last(scratch: Path) -> None:
     sweep = Sweep()
     sweep.run(scratch)
