@@ -64,7 +64,7 @@ SELECT
     (cell_json ->> '$.load.concurrency')::INT AS concurrency,
     coalesce((cell_json ->> '$.load.rate')::DOUBLE, 0) AS rate,
     CASE load_kind WHEN 'closed' THEN 'concurrency ' || concurrency
-         ELSE load_kind || CASE WHEN rate > 0 THEN ' ' || rate::DECIMAL(18, 3)::VARCHAR.rtrim('0').rtrim('.') || '/s' ELSE '' END END AS load,
+         ELSE load_kind || CASE WHEN rate > 0 THEN format(' {:g}/s', rate) ELSE '' END END AS load,
     coalesce((cell_json ->> '$.repeat')::INT, 0) AS repeat,
     -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured is no part of it.
     json_merge_patch(json_object('workload', cell_json -> '$.workload', 'sampling', cell_json -> '$.sampling', 'load', cell_json -> '$.load'),

@@ -53,7 +53,7 @@ class Findings:
 def find(patterns: Sequence[Path | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
     with open_runs(patterns) as runs:
-        runs.execute("CREATE TABLE compared AS FROM draft_speedups").fetchall()  # the bootstrap runs once
+        runs.execute("CREATE TABLE compared AS FROM draft_speedups WHERE category = 'all' OR metric = 'user_tps'").fetchall()
         runs.execute("CREATE TABLE judged_cells AS FROM cells").fetchall()
         return Findings(
             folders=find_runs(patterns),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import MS, create_cell, create_request, create_row, create_session, record
 
+from jobs.spec import Load
 from storage.rows import CellResult, SessionRow
 from storage.views import open_runs
 
@@ -409,6 +411,20 @@ def test_config_facts_come_from_the_cell(tmp_path: Path) -> None:
     assert measured(tmp_path, f"SELECT {names} FROM cells", CellResult(row, [create_request(row)])) == [
         ("run", "transformers", "small", "ngram", 3, 1, 0, 1, "mini", 0, 2, 0.5, 1, "ngram k=3")
     ]
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        pytest.param(Load(concurrency=4), "concurrency 4", id="closed"),
+        pytest.param(Load("poisson", rate=2.5), "poisson 2.5/s", id="open"),
+        pytest.param(Load("replay", replay="offsets.txt"), "replay", id="replayed"),
+    ],
+)
+def test_a_load_has_a_name(tmp_path: Path, load: Load, expected: str) -> None:
+    row = create_row(replace(create_cell(), load=load))
+
+    assert measured(tmp_path, "SELECT load FROM cells", CellResult(row)) == [expected]
 
 
 def test_a_simulated_engine_is_labelled(tmp_path: Path) -> None:
