@@ -225,4 +225,5 @@ def default_of(item: Any) -> Any:
 
 
 def _identifies(value: object, item: Any) -> bool:
-    return item.metadata.get("in_id", True) and getattr(value, item.name) != default_of(item)
+    is_in_id: bool = item.metadata.get("in_id", True)
+    return is_in_id and bool(getattr(value, item.name) != default_of(item))

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs.spec import Cell
-from storage.report import terminal_summary, write_report
+from storage.report import find, render_summary, write_report
 from storage.views import open_runs
 
 ALL_MEASURED, SOME_FAILED = 0, 1
@@ -22,11 +22,12 @@ SHOWN = 20  # lines of failures; the rest is a count
 
 def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
     """Tell what came of these cells; the exit code."""
-    console.print(terminal_summary(folder))
+    findings = find([folder])
+    console.print(render_summary(findings))
     problems = list(_problems(folder, cells))
     for line in [*problems[:SHOWN], *([f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else [])]:
         _say(console, line)
-    _say(console, f"Results: {folder}    Report: {write_report(folder)}")
+    _say(console, f"Results: {folder}    Report: {write_report(folder, findings)}")
     _say(console, f"Next: {_next(folder, problems, command)}")
     return SOME_FAILED if problems else ALL_MEASURED
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.files import write_whole
-from storage.report.findings import find
+from storage.report.findings import Findings, find
 from storage.report.markdown import page
-from storage.report.terminal import render_summary, terminal_summary
+from storage.report.terminal import render_summary
 
-__all__ = ["page", "render_summary", "report_of", "terminal_summary", "write_report"]
+__all__ = ["find", "page", "render_summary", "report_of", "write_report"]
 
 
 def report_of(runs: Sequence[Path | str]) -> str:
@@ -18,8 +18,8 @@ def report_of(runs: Sequence[Path | str]) -> str:
     return page(find(runs))
 
 
-def write_report(run_folder: Path | str) -> Path:
-    """Write `report.md` into the run; returns its path."""
-    path = Path(run_folder) / "report.md"
-    write_whole(path, report_of([run_folder]).encode())
+def write_report(run_folder: Path, findings: Findings) -> Path:
+    """Write `report.md` into the run that was read; returns its path."""
+    path = run_folder / "report.md"
+    write_whole(path, page(findings).encode())
     return path

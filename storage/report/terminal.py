@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.report.findings import Findings, Row, find
+from storage.report.findings import Findings, Row
 from storage.report.markdown import number
 from storage.report.verdict import by_setting, setting_name, times, verdicts
 
@@ -18,13 +17,8 @@ COLOURS = {"faster": "green", "slower": "red", "not significant": "dim"}
 CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant"
 
 
-def terminal_summary(run_folder: Path | str) -> RenderableType:
-    """A table by draft and the verdict, for `rich`. Raises `BadRun` when the folder is no run."""
-    return render_summary(find([run_folder]))
-
-
 def render_summary(findings: Findings) -> RenderableType:
-    """As `terminal_summary`, of findings that are read already."""
+    """A table by draft and the verdict, for `rich`."""
     parts: list[RenderableType] = [_table(drafts) for drafts in by_setting(findings.drafts)]
     parts += [Text(sentence.replace("**", "")) for sentence in verdicts(findings)]
     if findings.n_invalid:
@@ -41,9 +35,9 @@ def _table(drafts: Sequence[Row]) -> Table:
         title=title, title_justify="left", title_style="bold", caption=CAPTION, caption_justify="left", box=SIMPLE_HEAD
     )
     for name in (*(["load"] if len(loads) > 1 else []), "draft"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for name in ("AL", "user TPS", "user TPS ×", "output ×", "TTFT ms", "lossless"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=name != "user TPS ×")  # the one that may wrap in a narrow terminal
     for row in drafts:
         table.add_row(*([row["load"]] if len(loads) > 1 else []), *_cells(row))
     return table

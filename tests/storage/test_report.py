@@ -11,7 +11,7 @@ import pytest
 from recorded import create_cell, create_request, create_row, create_session, record
 from rich.console import Console
 
-from storage.report import report_of, terminal_summary, write_report
+from storage.report import find, render_summary, report_of, write_report
 from storage.report.markdown import table
 from storage.rows import CellResult, SessionRow
 
@@ -152,7 +152,7 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
 def rendered(folder: Path, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as capture:
-        console.print(terminal_summary(folder))
+        console.print(render_summary(find([folder])))
     return capture.get()
 
 
@@ -174,7 +174,7 @@ def test_a_bar_in_a_value_does_not_break_a_table() -> None:
 def test_the_report_is_written_into_its_run(tmp_path: Path) -> None:
     folder = record(tmp_path / "run", *results("none", 0, 40))
 
-    assert write_report(folder) == folder / "report.md"
+    assert write_report(folder, find([folder])) == folder / "report.md"
     assert (folder / "report.md").read_text() == report_of([folder])
 
 
