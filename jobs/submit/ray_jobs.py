@@ -6,6 +6,7 @@ The client is Ray's own, and finds the cluster's token by itself.
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import sys
 import urllib.error
@@ -103,6 +104,7 @@ def _client(address: str) -> Iterator[Any]:
         raise BadSubmission(
             f"`--address` must be the http address of a Ray dashboard: got {address!r}. As in http://127.0.0.1:8265."
         )
+    _believe_in_tokens()
     import aiohttp  # comes with ray[default]
     from ray.exceptions import AuthenticationError, RayError
     from ray.job_submission import JobSubmissionClient
@@ -117,6 +119,13 @@ def _client(address: str) -> Iterator[Any]:
         ) from error
     except (aiohttp.ClientError, ConnectionError, RayError, RuntimeError, ValueError) as error:
         raise BadSubmission(f"{address} refused: {str(error).strip().splitlines()[0]}") from error
+
+
+def _believe_in_tokens() -> None:
+    """Ray's client sends a token only in this mode, which `ray start` takes by itself where there is a token."""
+    has_token = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if has_token or Path("~/.ray/auth_token").expanduser().is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 async def _print_log(client: Any, job_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from jobs.submit import kuberay, ray_jobs, slurm
 from jobs.submit.__main__ import main, split_overrides
 from jobs.submit.sweep_command import BadSubmission, sweep_command
 
+ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).with_name("ray")
 
 
@@ -174,16 +176,19 @@ def test_every_manifest_field_is_plain_yaml() -> None:
     assert yaml.safe_load(kuberay.manifest(job)) == job
 
 
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        pytest.param("127.0.0.1:1", "must be the http address", id="no scheme"),
-        pytest.param("http://127.0.0.1:1", "refused: Failed to connect", id="nobody there"),
-    ],
-)
-def test_a_head_that_cannot_be_reached_is_one_line(address: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--address", address]) == 2
-    assert words in capsys.readouterr().err.splitlines()[-1]
+def test_an_address_without_a_scheme_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--address", "127.0.0.1:8265"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("`--address` must be the http address of a Ray dashboard: got '127.0.0.1:8265'")
+
+
+def test_a_head_that_cannot_be_reached_is_one_line() -> None:
+    """In a process of its own: Ray's client keeps what it found of tokens for the life of its process."""
+    command = [sys.executable, "-m", "jobs.submit", "list", "--address", "http://127.0.0.1:1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("http://127.0.0.1:1 refused: Failed to connect")
 
 
 ENTRY = """
@@ -267,46 +272,57 @@ def wait_for_head(process: subprocess.Popen[bytes], port: int) -> None:
     raise AssertionError("the Ray head did not answer")
 
 
+class Laptop:
+    """A tree with `jobs/submit` and a small sweep.py, and nothing else of the project; commands as a user types them."""
+
+    def __init__(self, tree: Path, head: str, token: str) -> None:
+        self.tree, self.head, self.token = tree, head, token
+        shutil.copytree(ROOT / "jobs/submit", tree / "jobs/submit", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in (
+            "conf/a.yaml",
+            ".env",
+            "hub.pem",
+            "results/run/a.parquet",
+            ".venv/bin/python",
+            "tests/a.py",
+            ".git/config",
+        ):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(name)
+        (tree / "sweep.py").write_text(ENTRY)
+
+    def submit(self, command: str, *words: str, token: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return subprocess.run(
+            [sys.executable, "-m", "jobs.submit", command, "--address", self.head, *words],
+            cwd=self.tree,
+            env={**environment, "RAY_AUTH_TOKEN": token or self.token},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
 @pytest.mark.ray
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client to aiohttp
-def test_a_real_ray_head_gets_the_tree_without_secrets_and_gives_back_the_exit_code(
-    head: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in (
-        "conf/a.yaml",
-        ".env",
-        "hub.pem",
-        "results/run/cells/a.parquet",
-        ".venv/bin/python",
-        "tests/a.py",
-        ".git/config",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "sweep.py").write_text(ENTRY)
-
+def test_a_real_ray_head_gets_the_tree_without_secrets_and_gives_back_the_exit_code(head: str, tmp_path: Path) -> None:
     assert not ray_jobs.is_open(head)
-    job = ray_jobs.submit_job(
-        head, ["+grid=a", "axes.draft=[none,ngram]"], python=sys.executable, results="/r", root=tmp_path
-    )
-    assert ray_jobs.follow_job(head, job) == 3
-    log = capfd.readouterr().out
-    assert "argv ['cluster=ray', 'run.dir=/r', '+grid=a', 'axes.draft=[none,ngram]']" in log
-    assert "files ['conf', 'conf/a.yaml', 'sweep.py']" in log
-    assert main(["status", "--address", head, job]) == 0
-    assert f"{job}  FAILED  exit 3" in capfd.readouterr().out
+    laptop = Laptop(tmp_path, head, os.environ["RAY_AUTH_TOKEN"])
+    python = ("--python", sys.executable)
 
-    waiting = ray_jobs.submit_job(head, ["wait=true"], python=sys.executable, root=tmp_path)
-    assert main(["stop", "--address", head, waiting]) == 0
-    assert main(["logs", "--follow", "--address", head, waiting]) == 130
-    assert [line.split()[0] for line in ray_jobs.job_lines(head)] == [waiting, job]
+    done = laptop.submit("ray", "--follow", "--results", "/r", *python, "--", "+grid=a", "axes.draft=[none,ngram]")
+    assert done.returncode == 3, done.stderr
+    assert "argv ['cluster=ray', 'run.dir=/r', '+grid=a', 'axes.draft=[none,ngram]']" in done.stdout
+    (files,) = [line for line in done.stdout.splitlines() if line.startswith("files")]
+    assert "'conf/a.yaml'" in files
+    assert not any(kept in files for kept in (".env", "hub.pem", "results", ".venv", "tests", ".git"))
+    job = done.stdout.splitlines()[0]
+    assert f"{job}  FAILED  exit 3" in laptop.submit("status", job).stdout
 
-    stranger = subprocess.run(
-        [sys.executable, "-m", "jobs.submit", "list", "--address", head],
-        env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    waiting = laptop.submit("ray", *python, "--", "wait=true").stdout.strip()
+    assert laptop.submit("stop", waiting).returncode == 0
+    assert laptop.submit("logs", "--follow", waiting).returncode == 130
+    assert [line.split()[0] for line in laptop.submit("list").stdout.splitlines()] == [waiting, job]
+
+    stranger = laptop.submit("list", token="0" * 64)
     assert stranger.returncode == 2
     assert stranger.stderr.splitlines()[-1].startswith(f"{head} needs the cluster's token: RAY_AUTH_TOKEN")
