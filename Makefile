@@ -75,9 +75,9 @@ define DRAW
 import re
 from pathlib import Path
 from rich.console import Console
-from storage.report import terminal_summary
+from storage.report import find, render_summary
 console = Console(record=True, width=100, file=open("/dev/null", "w"))
-console.print(terminal_summary("results/quickstart"))
+console.print(render_summary(find(["results/quickstart"])))
 svg = console.export_svg(title="make sweep", unique_id="quickstart")
 Path("docs/quickstart.svg").write_text(re.sub(r"@font-face {.*?}\n", "", svg, flags=re.DOTALL))  # no fonts from elsewhere
 endef
