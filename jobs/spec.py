@@ -108,8 +108,11 @@ class Sampling:
 
 @dataclass
 class Load:
-    """How requests arrive. Closed loop: a conversation holds one slot of `concurrency` for all its turns. Open loop: conversations
-    arrive at a rate over time, whatever is under way (`jobs.load.arrivals`)."""
+    """How requests arrive.
+
+    Closed loop: a conversation holds one slot of `concurrency` for all its turns. Open loop: conversations arrive at a rate
+    over time, whatever is under way (`jobs.load.arrivals`).
+    """
 
     kind: str = "closed"  # closed | constant | poisson | gamma | replay
     concurrency: int = 1  # closed loop only
