@@ -62,11 +62,12 @@ def measure_cell(running: Running, order: CellOrder, position: int) -> tuple[Cel
 
 
 def warm_up(running: Running, order: CellOrder) -> None:
-    """Requests that are never rows, at the cell's own concurrency."""
+    """Requests that are never rows: at least as many as the cell has at once, so that every batch size has been seen."""
     cell = order.cell
     running.control.show(SessionProgress("warming", cell.id, cell.label))
     if cell.load.warmup:
-        drive(_traffic(running, order, warmup_conversations(cell.load.warmup, running.tokenizer)))
+        count = max(cell.load.warmup, cell.load.concurrency)
+        drive(_traffic(running, order, warmup_conversations(count, running.tokenizer)))
 
 
 def drive_cell(
@@ -85,7 +86,7 @@ def drive_cell(
         row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.requests)
     else:
         row = failed(row, fault)
-    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt)), fault
+    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt, measured.t_zero_ns)), fault
 
 
 def engine_fault(running: Running) -> EngineFailed | None:
@@ -136,14 +137,14 @@ def judged(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> CellRow:
 
 
 def acceptance_source(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> str:
-    """Where acceptance is known from, the best first: each step, a summary per request, counters; "" = no speculation."""
+    """Where acceptance is known from, the best first: each step, counters, a summary per request; "" = no speculation."""
     if not cell.deployment.is_speculative:
         return ""
     if any(len(request.step_drafted) for request in requests):
         return "steps"
-    if any(request.engine_al is not None for request in requests):
-        return "summary"
-    return "counters" if row.counters_after.get("drafts") else ""
+    if row.counters_after.get("drafts"):
+        return "counters"
+    return "summary" if any(request.engine_al is not None for request in requests) else ""
 
 
 def failed(row: CellRow, fault: SpecSweepError) -> CellRow:

@@ -62,17 +62,20 @@ def gpu_facts(devices: Sequence[str]) -> list[dict[str, Any]]:
         return []
     import pynvml
 
-    driver = pynvml.nvmlSystemGetDriverVersion()
-    return [
-        {
-            "device": gpu.name,
-            "name": pynvml.nvmlDeviceGetName(gpu.handle),
-            "uuid": pynvml.nvmlDeviceGetUUID(gpu.handle),
-            "memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).total,
-            "driver": driver,
-        }
-        for gpu in gpus
-    ]
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return [
+            {
+                "device": gpu.name,
+                "name": pynvml.nvmlDeviceGetName(gpu.handle),
+                "uuid": pynvml.nvmlDeviceGetUUID(gpu.handle),
+                "memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).total,
+                "driver": driver,
+            }
+            for gpu in gpus
+        ]
+    except pynvml.NVMLError as fault:
+        return [{"device": gpu.name, "error": str(fault)} for gpu in gpus]
 
 
 @lru_cache

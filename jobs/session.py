@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -55,15 +55,16 @@ def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -
     however the iterator ends.
     """
     scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
-    log = Path(site.log_path) if site.log_path else scratch.with_suffix(".log")
+    own_log = scratch / "engine.log"
+    log = Path(site.log_path) if site.log_path else own_log
     try:
-        yield from _Session(spec, site, control, scratch, log).run()
-        if not site.log_path and log.exists():
-            yield SessionLog(spec.session_id, log.read_text(encoding="utf-8", errors="replace"))
+        with own_log.open("a+b") as reader:  # it goes with the scratch folder: what is open can still be read
+            yield from _Session(spec, site, control, scratch, log).run()
+            if not site.log_path:
+                reader.seek(0)
+                yield SessionLog(spec.session_id, reader.read().decode("utf-8", "replace"))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        if not site.log_path:
-            log.unlink(missing_ok=True)
 
 
 class _Session:
@@ -79,22 +80,23 @@ class _Session:
         self.fault: EngineFailed | None = None
 
     def run(self) -> Iterator[Event]:
-        row = new_row(self.spec, self.site)
+        try:
+            row = yield from self.live(new_row(self.spec, self.site))
+        finally:
+            self.stop()
+        if row is not None:
+            yield replace(row, ended_s=self.elapsed_s())
+
+    def live(self, row: SessionRow) -> Generator[Event, None, SessionRow | None]:
+        """From the start to the last cell; returns the final row, None when the start was interrupted."""
         try:
             running, facts = self.start()
         except SpecSweepError as fault:
-            self.stop()
-            if not self.control.is_killed:
-                yield failed(row, fault, self.elapsed_s())
-            return
-        try:
-            row = with_facts(replace(row, ready_s=self.ready_s), facts)
-            yield row
-            yield from self.measure(running)
-            row = self.at_the_end(row, running)
-        finally:
-            self.stop()
-        yield replace(row, ended_s=self.elapsed_s())
+            return None if self.control.is_killed else failed(row, fault)
+        row = with_facts(replace(row, ready_s=self.ready_s), facts)
+        yield row
+        yield from self.measure(running)
+        return self.at_the_end(row, running)
 
     def start(self) -> tuple[Running, EngineFacts]:
         """A ready engine that is proven to be ours and to speculate as asked; raises `SpecSweepError`."""
@@ -136,9 +138,12 @@ class _Session:
         self.control.show(SessionProgress("stopping"))
         if self.control.is_killed:
             return row
-        if self.fault is not None:
-            return replace(row, error_kind=self.fault.kind, error=self.fault.text)
-        peak = running.engine.facts(self.spec.deployment, running.endpoint).peak_memory_bytes
+        try:
+            if self.fault is not None:
+                raise self.fault
+            peak = running.engine.facts(self.spec.deployment, running.endpoint).peak_memory_bytes
+        except EngineFailed as fault:
+            return replace(row, error_kind=fault.kind, error=fault.text)
         return replace(row, peak_memory_bytes=peak)
 
     def stop(self) -> None:
@@ -183,5 +188,5 @@ def with_facts(row: SessionRow, facts: EngineFacts) -> SessionRow:
     )
 
 
-def failed(row: SessionRow, fault: SpecSweepError, ended_s: float) -> SessionRow:
-    return replace(row, status=FAILED, error_kind=fault.kind, error=fault.text, ended_s=ended_s)
+def failed(row: SessionRow, fault: SpecSweepError) -> SessionRow:
+    return replace(row, status=FAILED, error_kind=fault.kind, error=fault.text)

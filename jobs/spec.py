@@ -123,9 +123,21 @@ class Load:
     burstiness: float = 1.0  # gamma: 1 = Poisson, below 1 = bursts, above 1 = more even
     replay: str = ""  # replay: a file with one send offset in seconds a line
     seed: int = 0  # of the arrivals; the repeat is added
-    warmup: int = 1  # conversations sent before the cell, never rows
+    warmup: int = 1  # conversations sent before the cell (at least `concurrency`), never rows; 0 = none
     request_timeout_s: float = field(default=300.0, metadata=NOT_IN_ID)
     cell_timeout_s: float = field(default=3600.0, metadata=NOT_IN_ID)
+    slo_ttft_s: float = field(
+        default=0.0, metadata=NOT_IN_ID
+    )  # goodput counts requests with at most this TTFT; 0 = no limit
+    slo_tpot_s: float = field(default=0.0, metadata=NOT_IN_ID)  # ... and at most this TPOT; 0 = no limit
+
+    @property
+    def label(self) -> str:
+        if self.kind == "closed":
+            return f"c={self.concurrency}"
+        if self.kind == "replay":
+            return self.kind
+        return f"{self.kind} {','.join(f'{rate:g}' for rate in self.rates or [self.rate])}/s"
 
 
 @dataclass(frozen=True)
@@ -179,7 +191,7 @@ class Cell:
         k = f" k={draft.k}" if draft.k else ""
         return (
             f"{self.deployment.model.name or self.deployment.model.path} {self.deployment.engine.name} {draft.method}{k} "
-            f"{self.workload.name} c={self.load.concurrency} r{self.repeat}"
+            f"{self.workload.name} {self.load.label} r{self.repeat}"
         )
 
 

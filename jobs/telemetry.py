@@ -1,4 +1,4 @@
-"""Owns what the node's devices did while a cell ran: GPU power, memory, utilisation and clock; the engine's CPU and memory.
+"""Owns what devices did while a cell ran: GPU power, memory, utilisation and clock; the node's CPU, the engine's memory.
 
 Does not own judgements about it: those are views. A device that does not tell something gives None.
 """
@@ -33,14 +33,13 @@ class Telemetry:
     """Samples in a thread of its own from entering to leaving; `rows` are there afterwards."""
 
     def __init__(self, engine_pid: int, gpus: Sequence[str]) -> None:
-        self._engine = psutil.Process(engine_pid) if psutil.pid_exists(engine_pid) else None
+        self._engine = running_process(engine_pid)
         self._gpus = open_gpus(gpus)
         self._samples: list[TelemetryRow] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def __enter__(self) -> Telemetry:
-        self._start_ns = time.perf_counter_ns()
         self._thread.start()
         return self
 
@@ -48,14 +47,20 @@ class Telemetry:
         self._stop.set()
         self._thread.join()
 
-    def rows(self, cell_id: str, attempt: int) -> list[TelemetryRow]:
-        return [replace(sample, cell_id=cell_id, attempt=attempt) for sample in self._samples]
+    def rows(self, cell_id: str, attempt: int, t_zero_ns: int) -> list[TelemetryRow]:
+        """The samples since the cell's start, which `t_zero_ns` is on this machine's monotonic clock."""
+        return [
+            replace(sample, cell_id=cell_id, attempt=attempt, t_ns=sample.t_ns - t_zero_ns)
+            for sample in self._samples
+            if sample.t_ns >= t_zero_ns
+        ]
 
     def _run(self) -> None:
-        next_cpu_s = 0.0
+        psutil.cpu_percent()  # the first call of a thread only begins to count
+        next_cpu_s = time.monotonic() + CPU_PERIOD_S
         period_s = GPU_PERIOD_S if self._gpus else CPU_PERIOD_S
         while not self._stop.wait(period_s):
-            t_ns = time.perf_counter_ns() - self._start_ns
+            t_ns = time.monotonic_ns()
             self._samples.extend(sample_gpu(gpu, t_ns) for gpu in self._gpus)
             if t_ns / 1e9 >= next_cpu_s:
                 next_cpu_s = t_ns / 1e9 + CPU_PERIOD_S
@@ -70,6 +75,13 @@ class Telemetry:
             utilisation=psutil.cpu_percent() / 100,
             memory_bytes=tree_memory_bytes(self._engine) if self._engine else None,
         )
+
+
+def running_process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
 
 
 def tree_memory_bytes(root: psutil.Process) -> int | None:
@@ -92,9 +104,9 @@ def open_gpus(devices: Sequence[str]) -> list[Gpu]:
 
     try:
         pynvml.nvmlInit()
+        return [Gpu(f"gpu{device}", _handle(pynvml, device)) for device in devices]
     except pynvml.NVMLError:
         return []
-    return [Gpu(f"gpu{device}", _handle(pynvml, device)) for device in devices]
 
 
 def sample_gpu(gpu: Gpu, t_ns: int) -> TelemetryRow:

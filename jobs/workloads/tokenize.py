@@ -179,5 +179,8 @@ def _quiet_transformers() -> Iterator[None]:
 def _model_config(model_dir: Path) -> dict[str, Any]:
     """The text model's part of config.json; {} where the folder has none."""
     path = model_dir / "config.json"
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise BadInput(f"A model's config.json must be JSON: {path} is not ({error}). Copy the model anew.") from None
     return config.get("text_config") or config

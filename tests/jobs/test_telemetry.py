@@ -36,10 +36,13 @@ def test_samples_carry_the_cell_and_rising_times(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
 
     with Telemetry(os.getpid(), ()) as telemetry:
+        time.sleep(0.1)
+        t_zero_ns = time.monotonic_ns()
         time.sleep(0.2)
-    rows = telemetry.rows("a-cell", 2)
+    rows = telemetry.rows("a-cell", 2, t_zero_ns)
 
     assert len(rows) >= 2
+    assert all(0 <= row.t_ns < 10**9 for row in rows)
     assert {(row.cell_id, row.attempt, row.device) for row in rows} == {("a-cell", 2, "cpu")}
     assert [row.t_ns for row in rows] == sorted({row.t_ns for row in rows})
     assert all(row.memory_bytes and row.utilisation is not None for row in rows)
