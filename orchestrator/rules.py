@@ -11,12 +11,12 @@ from typing import Any
 
 from jobs.engines import engine_named
 from jobs.errors import BadInput
+from jobs.load import arrivals
 from jobs.spec import DRAFT_FIELDS, Cell, Draft
 from jobs.workloads import WORKLOADS, load_prompts
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 DEVICES = ("auto", "cpu", "cuda")
-KINDS = ("closed",)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ RULES = (
 
 CHOICES = {
     "engine.device": DEVICES,
-    "load.kind": KINDS,
+    "load.kind": arrivals.KINDS,
     "draft.schedule": SCHEDULES,
     "draft.method": tuple(DRAFT_FIELDS),
     "workload.name": tuple(WORKLOADS),
@@ -80,6 +80,7 @@ def problem_of(cell: Cell) -> Problem | None:
     for text in (*_wrong_choices(cell), *_broken_rules(cell), *_wrong_drafts(cell.deployment.draft)):
         return Problem(text)
     try:
+        arrivals.check(cell.load)
         engine_named(cell.deployment.engine.name).check(cell.deployment)
         load_prompts(cell.workload)
     except BadInput as refusal:

@@ -107,6 +107,23 @@ def test_cells_share_nothing_that_can_change() -> None:
         pytest.param([NONE], Grid({"load.kind": ["open"]}), BadInput, "`load.kind` must be known: got 'open'", id="load"),
         pytest.param(
             [NONE],
+            Grid({"load.kind": ["poisson"]}),
+            BadInput,
+            "`load.rate` must be above 0.*got .0.0.",
+            id="open loop's rate",
+        ),
+        pytest.param(
+            [NONE], Grid({"load.kind": ["replay"]}), BadInput, "`load.replay` must name a file", id="replay's file"
+        ),
+        pytest.param(
+            [NONE],
+            Grid({"load.kind": ["gamma"], "load.rate": [1.0], "load.burstiness": [0.0]}),
+            BadInput,
+            "`load.burstiness` must be above 0",
+            id="gamma's burstiness",
+        ),
+        pytest.param(
+            [NONE],
             Grid({"workload.categories": [["coding", "nope"]]}),
             BadInput,
             "categories of `mini`: got nope",
@@ -157,3 +174,17 @@ def test_a_broken_rule_is_one_line_that_says_where(points: list[Point], grid: Gr
         expand(points, grid)
     assert "\n" not in str(refusal.value)
     assert "cells" in str(refusal.value) or "repeats" in str(refusal.value) or "leave" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("load", "label"),
+    [
+        pytest.param({"concurrency": 4}, "c=4", id="closed loop"),
+        pytest.param({"kind": "poisson", "rate": 20.0}, "poisson 20/s", id="open loop"),
+        pytest.param({"kind": "constant", "rates": [1.0, 2.5], "rate_step_s": 9.0}, "constant 1,2.5/s", id="several rates"),
+        pytest.param({"kind": "replay", "replay": "times.txt"}, "replay", id="recorded"),
+    ],
+)
+def test_every_kind_of_load_makes_cells_that_say_how_requests_arrive(load: dict[str, Any], label: str) -> None:
+    (cell,) = expand([point({"draft": "none"}, load=load)], Grid())
+    assert f" {label} r0" in cell.label
