@@ -43,6 +43,14 @@ class Endpoint:
     port: int
     model: str  # the name under which it serves: the session's nonce
     headers: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = False  # the certificate is always verified
+    proxy: str = field(default="", repr=False)  # host:port of an HTTP proxy, user:password@ before it where it wants them
+    ca_file: str = ""  # whom to trust; "" = whom the system trusts
+
+    @property
+    def authority(self) -> str:
+        """host:port as URLs and `Host` have it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Owns the control calls to a running engine: health, facts, counters, resets. Does not own the timed traffic (`jobs/load`).
 
-The calls go to loopback and never through a proxy. What goes wrong is an `EngineFailed`.
+The calls go through the proxy of the endpoint or through none, whatever the environment says. What goes wrong is an
+`EngineFailed`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import httpx
 
 from jobs.engines.base import Endpoint
 from jobs.errors import EngineDied, EngineFailed, EngineHung, WrongEngine
+from jobs.load.proxy import Proxy
+from jobs.load.sealed import context_of
 
 TIMEOUT_S = 30.0  # an engine in the middle of a long step answers late
 
@@ -49,9 +52,25 @@ def is_healthy(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool
 
 
 def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> httpx.Response:
-    url = f"http://{endpoint.host}:{endpoint.port}{path}"
-    with httpx.Client(trust_env=False, timeout=timeout_s, headers=dict(endpoint.headers)) as client:
+    url = f"{'https' if endpoint.tls else 'http'}://{endpoint.authority}{path}"
+    headers = dict(endpoint.headers)
+    with httpx.Client(trust_env=False, timeout=timeout_s, headers=headers, **_way(endpoint)) as client:
         return client.request(method, url)
+
+
+def _way(endpoint: Endpoint) -> dict[str, Any]:
+    """Whom to trust and what to go through, in httpx's words."""
+    way: dict[str, Any] = {}
+    try:
+        if endpoint.tls:
+            way["verify"] = context_of(endpoint.ca_file)
+        if endpoint.proxy:
+            proxy = Proxy.of(endpoint.proxy)
+            headers = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
+            way["proxy"] = httpx.Proxy(f"http://{proxy.authority}", headers=headers)
+    except OSError as flaw:
+        raise EngineFailed(f"the way to {endpoint.authority} must be usable: {flaw}.") from None
+    return way
 
 
 def _as_object(answer: httpx.Response) -> dict[str, Any]:

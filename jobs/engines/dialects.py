@@ -119,7 +119,7 @@ def _short(event: bytes) -> str:
 def post(endpoint: Endpoint, path: str, body: bytes) -> bytes:
     """A whole HTTP/1.1 request with a JSON body, asking for a stream and leaving the connection open."""
     headers = {
-        "Host": f"{endpoint.host}:{endpoint.port}",
+        "Host": endpoint.authority,
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),

@@ -15,27 +15,24 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import httptools
 
 from jobs.load.agenda import Agenda, Turn
 from jobs.load.clock import STAMP_BYTES, STEP_NS, raw_stamp, wall_minus_monotonic_ns, wall_ns
-from jobs.load.lines import READABLE, WRITABLE, Line, Lines
+from jobs.load.lines import READ_BYTES, READABLE, WRITABLE, Line, Lines, poll_of
 from jobs.load.outbox import SAMPLES, Outbox, reply_of
 from jobs.load.punctual import be_punctual
+from jobs.load.tunnel import Tunnels
 from jobs.load.wire import Confession, Message, Plan, Unpacker
 
-READ_BYTES = 65_536
 MOST_ANSWER_BYTES = 64 << 20  # a longer answer is cut off: what comes is no stream of tokens
 MOST_OPENED_AHEAD = 4_096
 CHECK_NS = 20_000_000  # how often limits are looked at
 TICK_NS = 1_000_000_000
 LINGER_NS = 250_000
 FEW = 32  # a batch of so many events pays for its wake-up
-MOST_AT_ONCE = 64  # events that are handled before anything else gets its turn
 SLICE = 16  # turns that are sent before anything else gets its turn
 MILLISECOND_NS = 1_000_000
 NO_OFFSET = -1
@@ -48,7 +45,8 @@ class Client:
         self.pipe, self.plan, self.unpacker = pipe, plan, unpacker
         self.poller = select.epoll() if hasattr(select, "epoll") else select.poll()
         self.agenda = Agenda(plan.streams)
-        self.lines = Lines(self.poller, plan.host, plan.port)
+        is_direct = not (plan.tls or plan.proxy)
+        self.lines = Lines(self.poller, plan.host, plan.port) if is_direct else Tunnels(self.poller, plan)
         self.outbox = Outbox(pipe)
         self.deadlines: deque[tuple[int, Turn, Line]] = deque()  # in the order of sending, which is that of the deadlines
         self.ended: deque[tuple[Turn, str, int]] = deque()  # turns to pack: error, offset of the clocks
@@ -135,8 +133,11 @@ class Client:
         elif line := self.lines.others.get(fd):
             try:
                 self.lines.attend(line, mask)
-            except OSError as error:
+            except (OSError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
                 self.fail(line, reason(error))
+            else:
+                if line.is_ended and line.turn is not None:
+                    self.finish(line)  # it was answered before all was sent, in a read that no event tells of again
 
     def finish(self, line: Line) -> None:
         """The response is whole, or the server closed the connection."""
@@ -239,17 +240,10 @@ class Client:
         self.outbox.drain()
 
 
-def poll_of(poller: Any) -> Callable[[float], list[tuple[int, int]]]:
-    """Poll for some seconds, for a bounded number of events where that can be said."""
-    if hasattr(select, "epoll"):
-        return lambda seconds: poller.poll(seconds, MOST_AT_ONCE)
-    return lambda seconds: poller.poll(seconds * 1e3)
-
-
 def reason(error: Exception) -> str:
     """Why a turn failed, in a few words."""
     if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
+        return error.strerror.lower() if error.strerror else str(error)
     return f"the answer is not HTTP: {error}"
 
 

@@ -51,7 +51,8 @@ def plans_of(traffic: Traffic) -> list[Plan]:
     cpus = [traffic.client_cpus] * count if traffic.client_cpus else cpus_of_clients(count)
     shares = [streams // count + (i < streams % count) for i in range(count)]
     timeout_ns = round(load.request_timeout_s * 1e9)
-    return [Plan(traffic.endpoint.host, traffic.endpoint.port, shares[i], timeout_ns, cpus[i]) for i in range(count)]
+    to = traffic.endpoint
+    return [Plan(to.host, to.port, shares[i], timeout_ns, cpus[i], to.tls, to.proxy, to.ca_file) for i in range(count)]
 
 
 class CellDrive:

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,8 @@ from jobs.load.clock import ask_for_stamps
 
 READABLE, WRITABLE = select.POLLIN, select.POLLOUT
 CONNECT_TIMEOUT_S = 2.0
+READ_BYTES = 65_536
+MOST_AT_ONCE = 64  # events that are handled before anything else gets its turn
 
 
 class Line:
@@ -71,8 +74,13 @@ class Lines:
 
     def __init__(self, poller: Any, host: str, port: int) -> None:
         self.poller = poller
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self.family, self.address = found[0], found[4]
+        self.addresses: list[tuple[int, Any]] = []  # family and address, the best first
+        self.flaw = ""  # why no line can be opened at all
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            self.addresses = [(family, address) for family, _, _, _, address in found]
+        except (socket.gaierror, UnicodeError) as error:
+            self.flaw = f"the name {host} was not resolved: {getattr(error, 'strerror', None) or error}"
         self.listening: dict[int, Line] = {}
         self.others: dict[int, Line] = {}
         self.idle: list[Line] = []
@@ -81,18 +89,32 @@ class Lines:
     def open_ahead(self, count: int) -> None:
         """Connect before the clock starts; what fails then fails again, as a row, when it is needed."""
         with suppress(OSError):
+            self.prefer_reachable()
             for _ in range(count):
                 self.idle.append(self.open(CONNECT_TIMEOUT_S))
 
+    def prefer_reachable(self) -> None:
+        """Put the first address that answers first: a name may have one that nobody listens on, of the other IP version."""
+        for entry in self.addresses if len(self.addresses) > 1 else ():
+            family, address = entry
+            with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(CONNECT_TIMEOUT_S)
+                sock.connect(address)
+                self.addresses = [entry]
+                return
+
     def open(self, timeout_s: float) -> Line:
         """A new line; with a timeout of 0 its connection is still being made. `OSError` when it is refused at once."""
-        sock = socket.socket(self.family, socket.SOCK_STREAM)
+        if self.flaw:
+            raise OSError(self.flaw)
+        family, address = self.addresses[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.has_stamps &= ask_for_stamps(sock)
             sock.settimeout(timeout_s)
             with suppress(BlockingIOError):
-                sock.connect(self.address)
+                sock.connect(address)
             sock.settimeout(0.0)
         except OSError:
             sock.close()
@@ -177,6 +199,13 @@ class Lines:
         self.poller.unregister(line.fileno)
         line.sock.close()
         line.parser = line.feed = line.recvmsg = None
+
+
+def poll_of(poller: Any) -> Callable[[float], list[tuple[int, int]]]:
+    """Poll for some seconds, for a bounded number of events where that can be said."""
+    if hasattr(select, "epoll"):
+        return lambda seconds: poller.poll(seconds, MOST_AT_ONCE)
+    return lambda seconds: poller.poll(seconds * 1e3)
 
 
 def is_readable(sock: socket.socket) -> bool:

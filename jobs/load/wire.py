@@ -36,6 +36,9 @@ class Plan(NamedTuple):
     streams: int  # most conversations at once; 0 = no limit (open loop)
     request_timeout_ns: int
     cpus: tuple[int, ...]  # to run on; () = any
+    tls: bool = False
+    proxy: str = ""  # may hold credentials
+    ca_file: str = ""  # "" = what the system trusts
 
 
 class Reply(NamedTuple):

@@ -7,6 +7,7 @@ connections) and bytes; it writes the response, and may close the connection.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -47,8 +48,8 @@ END = b"0\r\n\r\n"
 
 
 @contextmanager
-def serving(script: Script) -> Iterator[Server]:
-    """Serve until the block ends; requests are kept in `Server.requests`."""
+def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """Serve until the block ends, over TLS with a context; requests are kept in `Server.requests`."""
     server, ready, stop = Server(), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
@@ -71,7 +72,7 @@ def serving(script: Script) -> Iterator[Server]:
             writer.close()
 
     async def main() -> None:
-        listener = await asyncio.start_server(converse, "127.0.0.1", 0, limit=1 << 24)
+        listener = await asyncio.start_server(converse, "127.0.0.1", 0, limit=1 << 24, ssl=context)
         server.port = listener.sockets[0].getsockname()[1]
         ready.set()
         await stop.wait()
