@@ -54,6 +54,8 @@ RULES = (
     Rule("load.warmup", "at least 0", lambda v: v >= 0),
     Rule("load.request_timeout_s", "above 0", lambda v: v > 0),
     Rule("load.cell_timeout_s", "above 0", lambda v: v > 0),
+    Rule("load.slo_ttft_s", "at least 0 (0 = no limit)", lambda v: v >= 0),
+    Rule("load.slo_tpot_s", "at least 0 (0 = no limit)", lambda v: v >= 0),
     Rule("draft.tp", "at least 0 (0 = as the target)", lambda v: v >= 0),
     Rule("draft.confidence_threshold", "from 0 to below 1", lambda v: 0 <= v < 1),
 )

@@ -11,6 +11,7 @@ CREATE TABLE thresholds AS SELECT
     10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled; and also more than ...
     0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
     0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
+    0.05::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
     0.01::DOUBLE AS max_acceptance_difference,  -- between the AL of the steps and that of the engine's counters
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
@@ -26,6 +27,12 @@ CREATE MACRO counted(steps, first_step_is_prefill, last_step_is_cut) AS
 
 -- AL = E[L], L = accepted + 1 [SPEED-Bench; vLLM's mean_acceptance_length]. Without steps there is none.
 CREATE MACRO acceptance_length(n_accepted, n_steps) AS 1 + n_accepted / nullif(n_steps, 0);
+
+-- Whether a request that was answered meets every limit (s, null = none) on its TTFT and TPOT (ms); null when there is no limit. One
+-- without a TPOT, since all came in one chunk, meets any TPOT. One that failed meets none [goodput of DistServe; vLLM's benchmark].
+CREATE MACRO meets_limits(is_answered, ttft_ms, slo_ttft_s, tpot_ms, slo_tpot_s) AS
+    CASE WHEN slo_ttft_s IS NOT NULL OR slo_tpot_s IS NOT NULL
+         THEN is_answered AND coalesce(ttft_ms <= 1e3 * slo_ttft_s, true) AND coalesce(tpot_ms <= 1e3 * slo_tpot_s, true) END;
 
 -- How much a cumulative counter grew; null when the engine has no such counter, or when it started anew in between.
 CREATE MACRO grown(before, after, counter) AS
@@ -66,9 +73,12 @@ SELECT
     CASE load_kind WHEN 'closed' THEN 'concurrency ' || concurrency
          ELSE load_kind || CASE WHEN rate > 0 THEN format(' {:g}/s', rate) ELSE '' END END AS load,
     coalesce((cell_json ->> '$.repeat')::INT, 0) AS repeat,
-    -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured is no part of it.
+    nullif((cell_json ->> '$.load.slo_ttft_s')::DOUBLE, 0) AS slo_ttft_s,  -- null = no limit
+    nullif((cell_json ->> '$.load.slo_tpot_s')::DOUBLE, 0) AS slo_tpot_s,
+    -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured, and by what limits they are
+    -- judged, is no part of it.
     json_merge_patch(json_object('workload', cell_json -> '$.workload', 'sampling', cell_json -> '$.sampling', 'load', cell_json -> '$.load'),
-                     '{"load": {"request_timeout_s": null, "cell_timeout_s": null}}')::VARCHAR AS condition,
+                     '{"load": {"request_timeout_s": null, "cell_timeout_s": null, "slo_ttft_s": null, "slo_tpot_s": null}}')::VARCHAR AS condition,
     caches_reset, counters_before, counters_after, clock, coalesce(clock_stepped, false) AS clock_stepped, late_send_ns,
     coalesce(merged_reads, 0) AS merged_reads, loop_lag_ns_max / 1e6 AS loop_lag_ms_max, client_cpu_share, load_average, cell_json,
     row_number() OVER (PARTITION BY run, cell_id ORDER BY status = 'ok' DESC, attempt DESC) = 1 AS is_shown
@@ -86,7 +96,7 @@ CREATE VIEW requests AS  -- one row a turn of the shown try of each cell; a metr
 WITH told AS (
     SELECT
         recorded.*,
-        load_kind, method,
+        load_kind, method, slo_ttft_s, slo_tpot_s,
         CASE load_kind WHEN 'closed' THEN t_sent_ns ELSE t_sched_ns END AS t_origin_ns,  -- open loop: queueing counts
         t_sent_ns + coalesce(list_sum(chunk_gap_ns), 0)::BIGINT AS t_last_ns,
         t_sent_ns + chunk_gap_ns[1] AS t_first_ns,
@@ -96,7 +106,7 @@ WITH told AS (
         counted(step_accepted, first_step_is_prefill, last_step_is_cut) AS counted_accepted,
         counted(step_drafted, first_step_is_prefill, last_step_is_cut) AS counted_drafted
     FROM recorded_requests recorded
-    JOIN (SELECT run, cell_id, attempt, load_kind, method FROM shown_cells) USING (run, cell_id, attempt)
+    JOIN (SELECT run, cell_id, attempt, load_kind, method, slo_ttft_s, slo_tpot_s FROM shown_cells) USING (run, cell_id, attempt)
 )
 SELECT
     run, cell_id, attempt, index, turn, question_id, category, sub_category, prompt_tokens, prompt_hash, is_answered, finish_reason, error,
@@ -108,6 +118,9 @@ SELECT
     CASE WHEN is_answered AND len(chunk_gap_ns) > 1 THEN (t_last_ns - t_first_ns) / 1e6 END AS decode_ms,
     decode_ms / nullif(n_later_tokens, 0) AS tpot_ms,
     1e3 * n_later_tokens / nullif(decode_ms, 0) AS user_tps,  -- a request with one chunk has none
+    meets_limits(is_answered, ttft_ms, slo_ttft_s, tpot_ms, slo_tpot_s) AS meets_slos,
+    len(chunk_gap_ns) AS n_chunks,
+    len(list_filter(chunk_gap_ns[2:], lambda gap_ns: gap_ns = 0)) AS n_merged_chunks,  -- share a read with the next, and its stamp
     CASE WHEN decode_ms IS NOT NULL THEN (CASE WHEN len(step_accepted) > 0 THEN len(step_accepted) ELSE len(chunk_tokens) END) - 1 END
         AS n_later_steps,  -- the rounds within `decode_ms`: a chunk is a step where the engine does not tell steps
     CASE WHEN is_answered THEN len(counted_accepted) END AS n_steps,
@@ -210,6 +223,10 @@ SELECT
     percentile(0.5, e2e_ms) AS e2e_ms_p50, percentile(0.9, e2e_ms) AS e2e_ms_p90, percentile(0.99, e2e_ms) AS e2e_ms_p99,
     percentile(0.5, user_tps) AS user_tps_p50,
     percentile(0.1, user_tps) AS user_tps_p10,                                                  -- the slow tail of speeds
+    avg(meets_slos::INT) AS slo_attainment,                -- of all requests, the failed too; null when no limit is set
+    sum(meets_slos::INT)::BIGINT AS n_within_slos,
+    sum(n_chunks)::BIGINT AS n_chunks,
+    sum(n_merged_chunks)::BIGINT AS n_merged_chunks,
     max(max_chunk_tokens) AS max_chunk_tokens,
     max(max_drafted) AS max_drafted
 FROM turns GROUP BY run, cell_id, part;
@@ -295,7 +312,10 @@ WITH macro_mean AS (
            acceptance_length(grown(counters_before, counters_after, 'accepted_tokens'), grown(counters_before, counters_after, 'drafts'))
                AS al_counters,
            list_aggregate(late_send_ns, 'quantile_cont', 0.99) / 1e6 AS late_send_ms_p99,
-           n_output_tokens / nullif(duration_s, 0) AS output_tps
+           -- A merged read mistimes a chunk at least; the stamps say how many.
+           greatest(merged_reads, n_merged_chunks) / nullif(n_chunks, 0) AS merged_share,
+           n_output_tokens / nullif(duration_s, 0) AS output_tps,
+           n_within_slos / nullif(duration_s, 0) AS goodput_rps  -- requests a second that meet every limit (`meets_limits`)
     FROM shown_cells facts
     LEFT JOIN (FROM metrics WHERE category = 'all') overall USING (run, cell_id)
     LEFT JOIN macro_mean USING (run, cell_id)
@@ -314,6 +334,7 @@ WITH macro_mean AS (
                  THEN 'late_sends' END,
             CASE WHEN NOT caches_reset THEN 'caches_not_reset' END,
             CASE WHEN client_cpu_share > max_client_cpu_share THEN 'client_saturated' END,
+            CASE WHEN merged_share > max_merged_share THEN 'chunks_merged' END,  -- by a late client or the engine itself: unknown
             CASE WHEN max_chunk_tokens > greatest(k, max_drafted) + 1 THEN 'steps_merged' END,
             CASE WHEN abs(al_drafted_untrimmed / al_counters - 1) > max_acceptance_difference THEN 'acceptance_mismatch' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
@@ -336,7 +357,8 @@ SELECT
     draft, draft_model, dtype, split, load, load_kind, rate, attempt, position, started_at, error_kind, error,
     al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro, al_drafted, al_counters, draft_efficiency,
     n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
-    e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms, n_compared, late_send_ms_p99, merged_reads, loop_lag_ms_max,
+    slo_ttft_s, slo_tpot_s, slo_attainment, goodput_rps,
+    e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms, n_compared, late_send_ms_p99, merged_reads, merged_share, loop_lag_ms_max,
     client_cpu_share, load_average, coalesce(simulated, false) AS simulated, engine_version, node, git_commit,
     session_id, invocation_id, deployment_id, pair_id, condition, cell_json
 FROM judged;

@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,8 +33,12 @@ from jobs.engines.base import Endpoint  # noqa: E402
 from jobs.engines.dialect_openai import OpenAIDialect  # noqa: E402
 from jobs.load.base import Measured, Traffic  # noqa: E402
 from jobs.load.drive import drive  # noqa: E402
-from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload  # noqa: E402
+from jobs.measure import new_row, with_measured  # noqa: E402
+from jobs.spec import Cell, CellOrder, Deployment, Draft, Engine, Load, Model, Sampling, SessionSpec, Workload  # noqa: E402
 from jobs.workloads.base import Prompt  # noqa: E402
+from storage.rows import CellResult  # noqa: E402
+from storage.runs import RunStore  # noqa: E402
+from storage.views import open_runs  # noqa: E402
 
 Facts = dict[str, Any]
 
@@ -57,8 +62,7 @@ SCENARIOS = {
     "light32": Scenario(32, 128),
 }
 RIVAL_SHARE = 4  # rivals get so many times fewer requests: they need that much longer
-SATURATED_SHARE = 0.9
-LATE_NS = 5_000_000
+CLIENT_REASONS = ("client_saturated", "chunks_merged", "late_sends")  # those of `views.sql` that doubt the client
 
 
 @dataclass
@@ -168,7 +172,9 @@ def ours(scenario: Scenario, port: int) -> Facts:
     cpu = time.process_time()
     measured = drive(Traffic(cell, 1, talks, Endpoint("127.0.0.1", port, "bench"), OpenAIDialect()))
     worker_cpu_s = time.process_time() - cpu
-    return {**compared(answers_of(measured), records_of(port)), **costs_of(measured, worker_cpu_s)}
+    doubts = doubts_of(measured, cell)
+    told = {**compared(answers_of(measured), records_of(port)), **costs_of(measured, worker_cpu_s)}
+    return {**told, "saturated": bool(doubts), "doubts": doubts}
 
 
 def answers_of(measured: Measured) -> list[Facts]:
@@ -187,7 +193,6 @@ def costs_of(measured: Measured, worker_cpu_s: float) -> Facts:
     chunks = sum(len(row.chunk_gap_ns) for row in measured.requests)
     duration_s = measured.duration_ns / 1e9
     cpu_s = measured.client_cpu_share * duration_s
-    late_p99_ns = float(np.percentile(measured.late_send_ns, 99))
     return {
         "cpu_us_per_chunk": round(cpu_s / chunks * 1e6, 2),
         "cpu_us_per_chunk_with_worker": round((cpu_s + worker_cpu_s) / chunks * 1e6, 2),
@@ -201,8 +206,19 @@ def costs_of(measured: Measured, worker_cpu_s: float) -> Facts:
         "merged_reads": measured.merged_reads,
         "loop_lag_ms_max": round(measured.loop_lag_ns_max / 1e6, 3),
         "client_cpu_share": round(measured.client_cpu_share, 3),
-        "saturated": measured.client_cpu_share > SATURATED_SHARE or late_p99_ns > LATE_NS,
     }
+
+
+def doubts_of(measured: Measured, cell: Cell) -> list[str]:
+    """The reasons for which `views.sql` would not believe the client: it is asked, so that the two cannot differ."""
+    order = CellOrder(cell, 1)
+    row = with_measured(new_row(SessionSpec("bench", "bench", cell.deployment, (order,), 0.0), order, 0), measured)
+    with tempfile.TemporaryDirectory() as folder:
+        with RunStore.create(folder, "") as store:
+            store.write(CellResult(row, measured.requests))
+        with open_runs([folder]) as runs:
+            ((reasons,),) = runs.execute("SELECT reasons FROM cells").fetchall()
+    return [reason for reason in reasons if reason in CLIENT_REASONS]
 
 
 def rival(name: str, scenario: Scenario, port: int) -> Facts:

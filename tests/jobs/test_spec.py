@@ -40,6 +40,7 @@ def test_ids_of_today_are_the_ids_of_tomorrow(made: Cell, golden: str) -> None:
         pytest.param(cell(engine=Engine(python="elsewhere/bin/python")), id="where the engine lives"),
         pytest.param(cell(engine=Engine(start_timeout_s=1)), id="patience with its start"),
         pytest.param(cell(load=Load(cell_timeout_s=1, request_timeout_s=1)), id="patience with the cell"),
+        pytest.param(cell(load=Load(slo_ttft_s=0.5, slo_tpot_s=0.05)), id="by which limits it is judged"),
         pytest.param(cell(draft=Draft(name="nothing", k=7, ngram_max=9)), id="fields that mean nothing without a draft"),
     ],
 )

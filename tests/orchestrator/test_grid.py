@@ -88,6 +88,8 @@ def test_cells_share_nothing_that_can_change() -> None:
             "`load.concurrency` must be at least 1: got 0",
             id="concurrency",
         ),
+        pytest.param([NONE], Grid({"load.slo_ttft_s": [-0.1]}), BadInput, "`load.slo_ttft_s` must be at least 0", id="TTFT"),
+        pytest.param([NONE], Grid({"load.slo_tpot_s": [-0.1]}), BadInput, "`load.slo_tpot_s` must be at least 0", id="TPOT"),
         pytest.param([NONE], Grid({"workload.limit": [-1]}), BadInput, "`workload.limit` must be at least 0", id="limit"),
         pytest.param(
             [NONE], Grid({"sampling.temperature": [-0.1]}), BadInput, "`sampling.temperature` must be", id="temperature"
