@@ -15,6 +15,10 @@ from typing import Any
 NOT_IN_ID = {"in_id": False}
 """Metadata of a field that changes where or how patiently something runs, not what is measured."""
 
+DEVICES = ("auto", "cpu", "cuda")
+SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+"""Of draft lengths: `k` tokens always, or a `k` that follows what was accepted (for good, or anew with each request)."""
+
 
 @dataclass
 class Model:
@@ -44,7 +48,7 @@ class Draft:
     model: str = ""  # path of the draft model, as `Model.path`
     revision: str = ""
     tp: int = 0  # GPUs of the draft; 0 = as the target
-    schedule: str = "constant"  # constant | heuristic | heuristic_transient
+    schedule: str = "constant"  # one of SCHEDULES
     confidence_threshold: float = 0.0  # stop drafting below this probability; 0 = never
     ngram_max: int = 2  # longest n-gram that is looked up
     ngram_min: int = 1
@@ -187,12 +191,10 @@ class Cell:
 
     @property
     def label(self) -> str:
-        draft = self.deployment.draft
-        k = f" k={draft.k}" if draft.k else ""
-        return (
-            f"{self.deployment.model.name or self.deployment.model.path} {self.deployment.engine.name} {draft.method}{k} "
-            f"{self.workload.name} {self.load.label} r{self.repeat}"
-        )
+        deployment, draft = self.deployment, self.deployment.draft
+        drafted = f"{draft.name or draft.method}{f' k={draft.k}' if draft.k else ''}"
+        model = deployment.model.name or deployment.model.path
+        return f"{model} {deployment.engine.name} {drafted} {self.workload.name} {self.load.label} r{self.repeat}"
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,15 @@ def main(argv: Sequence[str]) -> int:
     own, overrides = split_overrides(argv)
     options = parser().parse_args(own)
     try:
-        return int(options.run(options, overrides))
+        code = int(options.run(options, overrides))
+        sys.stdout.flush()
     except BadSubmission as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except BrokenPipeError:  # `| head` has seen enough; nothing more may be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
