@@ -33,7 +33,7 @@ def _costs(plan: Sequence[SessionSpec], expectation: Expectation) -> Iterator[st
 
 def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:
     cells = [order.cell for session in plan for order in session.orders]
-    if queued := sum(cell.load.concurrency > cell.deployment.engine.batch for cell in cells):
+    if queued := sum(c.load.kind == "closed" and c.load.concurrency > c.deployment.engine.batch for c in cells):
         yield f"{counted(queued, 'cell')} with load.concurrency above engine.batch: they queue, and TTFT shows it"
 
 

@@ -38,6 +38,10 @@ class Ledger:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node: (node.cpus, node.gpus) for node in nodes}
 
+    def refresh(self, nodes: Iterable[Node]) -> None:
+        """The cluster as it is now: a node that has gone takes its seats along, a new one is empty."""
+        self._free = {node: self._free.get(node, (node.cpus, node.gpus)) for node in nodes}
+
     def refuse_impossible(self, deployments: Iterable[Deployment]) -> None:
         """`BadInput` for the first deployment that no node could hold even if it were empty."""
         for deployment in deployments:
@@ -58,8 +62,9 @@ class Ledger:
         return seat
 
     def release(self, seat: Seat) -> None:
-        """The session has ended."""
-        self._move(seat, +1)
+        """The session has ended. The seat of a node that has gone is gone already."""
+        if seat.node in self._free:
+            self._move(seat, +1)
 
     def _move(self, seat: Seat, sign: int) -> None:
         cpus, gpus = self._free[seat.node]

@@ -23,6 +23,7 @@ from jobs.measure import new_row as new_cell_row
 from jobs.session import Event, SessionLog, SessionSite, run_session
 from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
+from orchestrator.interrupts import AT_ONCE
 from orchestrator.ledger import Ledger, Node, Seat
 from storage.rows import FAILED, CellResult, SessionRow
 
@@ -81,19 +82,29 @@ class Scheduler:
         self._ledger = Ledger(cluster_nodes())
         self._running: list[Running] = []
         self._quiet_until = 0.0
+        self._at_once_since: float | None = None  # when the second stop was seen
 
     def refuse_impossible(self, plan: Sequence[SessionSpec]) -> None:
         """`BadInput` for the first session that no node could ever hold."""
         self._ledger.refuse_impossible(spec.deployment for spec in plan)
 
     def run(self, plan: Sequence[SessionSpec]) -> Iterator[Event]:
-        """Every event of every session, as it comes; ends when all sessions have, or were told to stop."""
+        """Every event of every session, as it comes; ends when all sessions have, or were told to stop.
+
+        A session that is told to stop at once may be where it cannot hear that, in a download: `close` kills what is left.
+        """
         waiting = deque(plan)
-        while self._running or (waiting and not self._stop_level()):
+        while (self._running or (waiting and not self._stop_level())) and not self._is_out_of_patience():
             self._admit(waiting)
             yield from self._events()
             self._ask_progress()
             self._pass_on_stop()
+
+    def _is_out_of_patience(self) -> bool:
+        if self._stop_level() < AT_ONCE:
+            return False
+        self._at_once_since = self._at_once_since or time.monotonic()
+        return time.monotonic() - self._at_once_since > STOP_LIMIT_S
 
     def close(self) -> None:
         """Stop what runs, engines first: an actor killed before its engine would leave that to the lifeline."""
@@ -111,7 +122,10 @@ class Scheduler:
         self.close()
 
     def _admit(self, waiting: deque[SessionSpec]) -> None:
-        while waiting and not self._stop_level() and time.monotonic() >= self._quiet_until:
+        if not waiting or self._stop_level() or time.monotonic() < self._quiet_until:
+            return
+        self._ledger.refresh(cluster_nodes())
+        while waiting:
             seat = self._ledger.admit(waiting[0].deployment)
             if seat is None:
                 return
@@ -149,6 +163,8 @@ class Scheduler:
             event = ray.get(next(running.stream))
         except StopIteration:
             yield from self._ended(running)
+        except ray.exceptions.RayTaskError as error:  # the worker lives: an error of ours
+            yield from self._lost(running, "session_error", f"The session must not raise: {_first_line(error)}")
         except ray.exceptions.RayError as error:
             yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
         else:
@@ -166,6 +182,7 @@ class Scheduler:
 
     def _lost(self, running: Running, kind: str, why: str) -> Iterator[Event]:
         """Rows for what cannot tell any more: the session, and the cell that was running (cells run in order)."""
+        ray.kill(running.actor)  # it may live, and would keep its seat
         self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
         row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seat.node.name)
         yield replace(row, status=FAILED, error_kind=kind, error=why)
@@ -200,10 +217,10 @@ class Scheduler:
         """A session that still starts has no cell to finish: it is stopped at once."""
         for running in self._running:
             level = self._stop_level()
-            level = 2 if level and running.row is None else level
+            level = AT_ONCE if level and running.row is None else level
             if level > running.stopping:
                 running.stopping = level
-                running.actor.stop.remote(level == 2)
+                running.actor.stop.remote(level == AT_ONCE)
 
 
 def cluster_nodes() -> list[Node]:

@@ -70,3 +70,32 @@ def test_the_possible_is_not_refused_because_it_must_wait() -> None:
     ledger = Ledger([BOX])
     ledger.admit(cell().deployment)
     ledger.refuse_impossible([cell(k=3).deployment])
+
+
+@pytest.mark.parametrize(
+    ("now", "tp", "expected"),
+    [
+        pytest.param([BIG, SMALL], 1, "small", id="nothing changed: the seats that are taken stay taken"),
+        pytest.param([BIG], 1, "big", id="a node that has gone gets no session"),
+        pytest.param([SMALL], 2, None, id="the seat on a living node is still taken"),
+        pytest.param([SMALL, Node("new", "new", cpus=8, gpus=2)], 2, "new", id="a new node is used, whole"),
+        pytest.param([], 1, None, id="no node is left: wait"),
+    ],
+)
+def test_the_ledger_follows_the_cluster(now: list[Node], tp: int, expected: str | None) -> None:
+    ledger = Ledger([BIG, SMALL])
+    assert ledger.admit(on_gpus(1)).node == SMALL  # type: ignore[union-attr]
+    ledger.refresh(now)
+    seat = ledger.admit(on_gpus(tp))
+    assert (seat and seat.node.name) == expected
+
+
+def test_a_session_that_ends_after_its_node_has_gone_frees_nothing() -> None:
+    ledger = Ledger([BOX, SMALL])
+    seat = ledger.admit(on_gpus(2))
+    assert seat is not None
+    ledger.refresh([BOX])
+    ledger.release(seat)
+    assert ledger.admit(on_gpus(1)) is None
+    ledger.refresh([BOX, SMALL])  # back again, empty
+    assert ledger.admit(on_gpus(2)) is not None
