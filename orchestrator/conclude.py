@@ -8,16 +8,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
 from jobs.spec import Cell
 from storage.report import find, render_summary, write_report
+from storage.rows import OK
 from storage.views import open_runs
 
 ALL_MEASURED, SOME_FAILED = 0, 1
-INVALID = "invalid"
 SHOWN = 20  # lines of failures; the rest is a count
+
+
+class Problem(NamedTuple):
+    """What a cell lacks. A measured one is invalid: a further run would not try it again."""
+
+    text: str
+    is_measured: bool
 
 
 def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
@@ -25,33 +33,35 @@ def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], consol
     findings = find([folder])
     console.print(render_summary(findings))
     problems = list(_problems(folder, cells))
-    for line in [*problems[:SHOWN], *([f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else [])]:
+    lines = [problem.text for problem in problems]
+    for line in [*lines[:SHOWN], *([f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]:
         _say(console, line)
     _say(console, f"Results: {folder}    Report: {write_report(folder, findings)}")
     _say(console, f"Next: {_next(folder, problems, command)}")
     return SOME_FAILED if problems else ALL_MEASURED
 
 
-def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[str]:
-    """A line for each cell of this sweep that failed, is invalid, or was not measured."""
+def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[Problem]:
+    """One for each cell of this sweep that failed, is invalid, or was not measured."""
     with open_runs([folder]) as runs:
         rows = runs.execute("SELECT cell_id, valid, status, reasons, error FROM cells").fetchall()
-    why = {cell_id: "" if valid else _why(*rest) for cell_id, valid, *rest in rows}
+    found = {cell_id: None if valid else _problem(*rest) for cell_id, valid, *rest in rows}
     for cell in cells:
-        if reason := why.get(cell.id, "not measured yet"):
-            yield f"{cell.label}: {reason}"
+        if problem := found.get(cell.id, Problem("not measured yet", is_measured=False)):
+            yield problem._replace(text=f"{cell.label}: {problem.text}")
 
 
-def _next(folder: Path, problems: Sequence[str], command: Sequence[str]) -> str:
-    if all(INVALID in line for line in problems):  # measured, so that a further run would not try again
+def _next(folder: Path, problems: Sequence[Problem], command: Sequence[str]) -> str:
+    if all(problem.is_measured for problem in problems):
         return f'python -m storage.query {folder} "SELECT * FROM speedups"'
     return f"{shlex.join(command)}    (tries again what is missing)"
 
 
-def _why(status: str, reasons: Sequence[str], error: str | None) -> str:
-    if status == "ok":
-        return f"{INVALID}: {', '.join(reasons)}"
-    return f"{status}: {(error or '').strip().splitlines()[0] if (error or '').strip() else ', '.join(reasons)}"
+def _problem(status: str, reasons: Sequence[str], error: str | None) -> Problem:
+    if status == OK:
+        return Problem(f"invalid: {', '.join(reasons)}", is_measured=True)
+    said = (error or "").strip().splitlines()
+    return Problem(f"{status}: {said[0] if said else ', '.join(reasons)}", is_measured=False)
 
 
 def _say(console: Console, text: str) -> None:
