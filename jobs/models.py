@@ -38,26 +38,27 @@ FIND_PACKAGE = (
 )
 
 
-def resolve(path: str, revision: str = "") -> Path:
+def resolve(path: str, revision: str = "", key: str = "model.path") -> Path:
     """A local folder with the configuration, weights and tokenizer of this model.
 
     `path` is a folder or a GGUF file (relative to the project's root), a hub id, or `package:NAME/FILE.gguf`. A model of the
-    hub is downloaded and a GGUF file is converted the first time, which takes a while. Raises `BadInput`.
+    hub is downloaded and a GGUF file is converted the first time, which takes a while. Raises `BadInput`, which names `key`.
     """
     local = PROJECT_ROOT / Path(path).expanduser()
     is_hub_id = HUB_ID.fullmatch(path) is not None and not local.exists()
     if revision and not is_hub_id:
-        raise BadInput(f"`model.revision` is for models of the hub: got {revision!r} with {path!r}. Leave it out.")
+        section = key.partition(".")[0]
+        raise BadInput(f"`{section}.revision` is for models of the hub: got {revision!r} with {path!r}. Leave it out.")
     if path.startswith(PACKAGE):
-        return converted(find_in_package(path))
+        return converted(find_in_package(path, key))
     if path and local.is_dir():
         return checked(local)
     if local.suffix == ".gguf" and local.is_file():
         return converted(local)
     if is_hub_id:
-        return from_hub(path, revision)
+        return from_hub(path, revision, key)
     raise BadInput(
-        f"`model.path` must be a folder, a GGUF file, a hub id or {PACKAGE}NAME/FILE.gguf: got {path!r}. "
+        f"`{key}` must be a folder, a GGUF file, a hub id or {PACKAGE}NAME/FILE.gguf: got {path!r}. "
         f"There is no {local}. Name one that exists."
     )
 
@@ -70,14 +71,14 @@ def checked(folder: Path) -> Path:
     return folder
 
 
-def from_hub(path: str, revision: str) -> Path:
+def from_hub(path: str, revision: str, key: str = "model.path") -> Path:
     """The snapshot in the hub's own cache, downloaded if need be."""
     try:
         folder = snapshot_download(path, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT_S)
     except HUB_FAILURES as failure:
         at = f" at revision {revision!r}" if revision else ""
         raise BadInput(
-            f"`model.path` must be a folder, or a model that the hub gives: got {path!r}{at}. {reason_of(failure)}. "
+            f"`{key}` must be a folder, or a model that the hub gives: got {path!r}{at}. {reason_of(failure)}. "
             "Check the name, the network, HF_HUB_OFFLINE, and HF_TOKEN for gated models; or name a local folder."
         ) from None
     return checked(Path(folder))
@@ -90,16 +91,16 @@ def reason_of(failure: BaseException) -> str:
     return f"{type(root).__name__}: {lines[0]}".rstrip(".") if lines else type(root).__name__
 
 
-def find_in_package(path: str) -> Path:
+def find_in_package(path: str, key: str = "model.path") -> Path:
     """The file that `package:NAME/FILE` means, in this environment or the engine's. The package is not imported."""
     name, _, file = path.removeprefix(PACKAGE).partition("/")
     if not name.isidentifier() or not file:
-        raise BadInput(f"`model.path` must read {PACKAGE}NAME/FILE.gguf: got {path!r}. Name a package and a file in it.")
+        raise BadInput(f"`{key}` must read {PACKAGE}NAME/FILE.gguf: got {path!r}. Name a package and a file in it.")
     found = [folder / file for folder in package_folders(name) if (folder / file).is_file()]
     if found:
         return found[0]
     raise BadInput(
-        f"`model.path` must name a file of an installed package: got {path!r}. Neither {sys.executable} nor "
+        f"`{key}` must name a file of an installed package: got {path!r}. Neither {sys.executable} nor "
         f"{engine_python()} has it. Install the package in one of them, or run `make env`."
     )
 

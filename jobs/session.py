@@ -106,7 +106,7 @@ class _Session:
         engine.check(deployment)
         model_dir = resolve(deployment.model.path, deployment.model.revision)
         draft = deployment.draft
-        draft_dir = resolve(draft.model, draft.revision) if draft.model else None
+        draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model else None
         tokenizer = ChatTokenizer(model_dir)
         nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
         site = Site(free_port(), nonce, model_dir, draft_dir, self.scratch, self.site.gpus)

@@ -88,6 +88,19 @@ def test_what_is_no_model_is_one_clear_line(path: str, revision: str, message: s
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "revision", "key"),
+    [
+        pytest.param("./no/such", "", "draft.model", id="no such folder"),
+        pytest.param("package:json/x.gguf", "", "draft.model", id="no such file of a package"),
+        pytest.param("/", "v2", "draft.revision", id="revision of a folder"),
+    ],
+)
+def test_a_mistake_in_a_draft_is_told_as_the_drafts(path: str, revision: str, key: str) -> None:
+    with pytest.raises(BadInput, match=rf"^`{key}` "):
+        resolve(path, revision, "draft.model")
+
+
 def test_a_folder_without_a_config_says_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"must hold a config\.json: .* has converter\.py\. Name the folder"):
         resolve(str(tmp_path))
