@@ -12,11 +12,8 @@ from typing import Any
 from jobs.engines import engine_named
 from jobs.errors import BadInput
 from jobs.load import arrivals
-from jobs.spec import DRAFT_FIELDS, Cell, Draft
+from jobs.spec import DEVICES, DRAFT_FIELDS, SCHEDULES, Cell, Draft
 from jobs.workloads import WORKLOADS, load_prompts
-
-SCHEDULES = ("constant", "heuristic", "heuristic_transient")
-DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from jobs.engines.base import Site
 from jobs.engines.own_host import OwnHost
 from jobs.errors import BadInput, Unsupported
 from jobs.models import engine_python
-from jobs.spec import Deployment, Draft, Engine
+from jobs.spec import DEVICES, SCHEDULES, Deployment, Draft, Engine
 
-SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("auto", "cpu", "cuda")
 ARGS = {"attn_implementation": ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")}
 """argument of `engine.args` → its values; handed to `from_pretrained`."""
 
