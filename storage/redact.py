@@ -12,7 +12,8 @@ import re
 HIDDEN = "REDACTED"  # a plain word: valid inside JSON, YAML, a URL and Markdown
 
 _ALWAYS = {"secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials"}
-_SECRET_WORDS = _ALWAYS | {"token", "key", "apikey", "signature", "sig", "cookie"}
+_SECRET_WORDS = _ALWAYS | {"token", "key", "apikey", "signature", "sig", "cookie", "pass", "pwd", "auth"}
+_FOLDERS = {"pwd", "oldpwd"}  # also the names of the working directory
 _NOT_A_SECRET_TOKEN = {
     "eos",
     "bos",
@@ -29,9 +30,9 @@ _NOT_A_SECRET_TOKEN = {
     "first",
     "last",
 }
-_PLAIN_VALUE = re.compile(r"""[\d.+\-eE]*|null|None|true|false|True|False|\$.*""", re.DOTALL)
+_PLAIN_VALUE = re.compile(r"""(?!\d{8})[\d.+\-eE]*|null|None|true|false|True|False|\$.*""", re.DOTALL)
 
-_ENDS = "token|key|secrets?|passwords?|passwd|passphrase|credentials?|signature|sig|cookie"
+_ENDS = "token|key|secrets?|passwords?|passwd|passphrase|credentials?|signature|sig|cookie|pass|pwd|auth"
 _NAME = rf"(?P<name>(?<![A-Za-z0-9])[A-Za-z0-9_.\-]*(?:{_ENDS}))"
 _BETWEEN = r"""(?P<between>\\*["']?[ \t]*[:=][ \t]*|\\*["'],\s*(?=\\*["'])|[ \t]+)"""
 _VALUE = r"""(?P<value>[|>][+\-]?\n(?:[ \t]+\S.*(?:\n|$))+"""  # a block of YAML
@@ -42,7 +43,7 @@ _NAMED = re.compile(_NAME + _BETWEEN + _VALUE, re.IGNORECASE)
 
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"\b([a-z][a-z0-9+.\-]*://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
+    (re.compile(r"\b([a-z][a-z0-9+.\-]*://[^\s/:@\"']*):[^\s/?#\"']+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
     (re.compile(r"\b(https?://)[^\s/:@\"']{12,}@", re.IGNORECASE), rf"\1{HIDDEN}@"),
     (re.compile(r"""(authorization\\*["']?\s*[:=,]\s*\\*["']?)(?:[a-z]+\s+)?[^\s"'\\,]+""", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
@@ -64,7 +65,7 @@ def redact(text: str) -> str:
 
 def _hide_named(found: re.Match[str]) -> str:
     name, between, value = found["name"], found["between"], found["value"]
-    if _is_prose(found) or not _is_secret(_words(name)):
+    if _is_prose(found) or not _is_secret(_words(name)) or (_words(name)[-1] in _FOLDERS and value.startswith("/")):
         return found[0]
     name_quote = re.match(r"""\\*["']|""", between)
     value_quote = re.match(r"""\\*["']|""", value)

@@ -7,7 +7,6 @@ Encodings are measured: a gap in DELTA_BINARY_PACKED takes half of what the defa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -154,8 +153,3 @@ def _value(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     return list(value.items()) if isinstance(value, Mapping) else value
-
-
-def columns_of(kind: type[Row]) -> list[str]:
-    """The column names that a row type asks for."""
-    return [item.name for item in fields(kind)]

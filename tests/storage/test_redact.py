@@ -29,6 +29,11 @@ from storage.redact import redact
         pytest.param("sent bearer abcdefgh12", "sent bearer REDACTED", id="bearer in prose"),
         pytest.param("X-Api-Key: abc", "X-Api-Key: REDACTED", id="key header"),
         pytest.param("https://me:pw@host/x", "https://me:REDACTED@host/x", id="password in a url"),
+        pytest.param("https://me:p@ssw0rd@host", "https://me:REDACTED@host", id="password with an at sign in a url"),
+        pytest.param("hf_token: 1234567890", "hf_token: REDACTED", id="a token of digits only"),
+        pytest.param("DB_PWD=hunter2secret", "DB_PWD=REDACTED", id="pwd"),
+        pytest.param("pass: hunter2x", "pass: REDACTED", id="pass"),
+        pytest.param("auth: abcdefghij", "auth: REDACTED", id="auth"),
         pytest.param("postgres://me:pw@host", "postgres://me:REDACTED@host", id="password in a database url"),
         pytest.param("https://x.org/?token=abcd&k=2", "https://x.org/?token=REDACTED&k=2", id="query of a url"),
         pytest.param("got hf_abcdefghijklmnop", "got REDACTED", id="a hub token by its shape"),
@@ -44,7 +49,10 @@ def test_a_secret_is_hidden_and_hiding_twice_changes_nothing(text: str, expected
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("output_tokens: 5", id="counts of tokens"),
+        pytest.param("output_tokens: 5, tokens: 123, max_tokens=32, n_tokens=12345678", id="counts of tokens"),
+        pytest.param("token_count: 123456789, 12.5 tokens/s", id="a count and a rate"),
+        pytest.param("eos_token: <|im_end|>", id="a word of the vocabulary"),
+        pytest.param("PWD=/home/me", id="the working directory"),
         pytest.param('{"max_tokens": 12, "tokens": [1, 2]}', id="lists of tokens"),
         pytest.param('{"eos_token": "</s>", "tokenizer": "x"}', id="vocabulary"),
         pytest.param('{"eos_token_id": 2, "token_ids": [1]}', id="token ids"),
