@@ -13,7 +13,7 @@ from jobs.control import SessionControl, SessionProgress
 from jobs.engines.base import Endpoint, Engine
 from jobs.engines.control import is_healthy
 from jobs.engines.process import EngineProcess
-from jobs.errors import CellFailed, EngineDied, EngineFailed, EngineHung, SpecSweepError
+from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, EngineHung, SpecSweepError
 from jobs.load.base import Measured, Progress, Traffic
 from jobs.load.drive import drive
 from jobs.spec import Cell, CellOrder, SessionSpec, Workload
@@ -83,7 +83,7 @@ def drive_cell(
     row = with_measured(row, measured)
     fault = engine_fault(running)
     if fault is None:
-        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.requests)
+        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured)
     else:
         row = failed(row, fault)
     return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt, measured.t_zero_ns)), fault
@@ -127,13 +127,15 @@ def with_measured(row: CellRow, measured: Measured) -> CellRow:
     )
 
 
-def judged(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> CellRow:
-    """Failed when no request was answered; otherwise how acceptance is known."""
-    errors = [request.error for request in requests if request.error]
-    if len(errors) == len(requests):
+def judged(row: CellRow, cell: Cell, measured: Measured) -> CellRow:
+    """Failed when its time was up or no request was answered; otherwise how acceptance is known."""
+    if measured.timed_out:
+        return failed(row, CellTimedOut(measured.timed_out))
+    errors = [request.error for request in measured.requests if request.error]
+    if len(errors) == len(measured.requests):
         commonest = Counter(errors).most_common(1)[0][0] if errors else "the workload has no prompt"
         return failed(row, CellFailed(f"No request of the cell was answered: {commonest}"))
-    return replace(row, acceptance_source=acceptance_source(row, cell, requests))
+    return replace(row, acceptance_source=acceptance_source(row, cell, measured.requests))
 
 
 def acceptance_source(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> str:

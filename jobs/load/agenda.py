@@ -37,6 +37,7 @@ class Agenda:
         self.timed: list[tuple[int, int, Turn]] = []  # a heap
         self.parked: dict[int, int] = {}  # conversation → when the answer ended that its next turn waits for
         self.expected = self.done = 0
+        self.is_given_up = False  # the cell's time is up
 
     def add(self, turn: Turn) -> None:
         """A first turn, before the start."""
@@ -94,4 +95,4 @@ class Agenda:
 
     @property
     def is_over(self) -> bool:
-        return self.done == self.expected
+        return self.is_given_up or self.done == self.expected

@@ -50,9 +50,10 @@ class Measured:
     loop_lag_ns_max: int
     client_cpu_share: float  # CPU seconds of the busiest client process / duration
     t_zero_ns: int = 0  # the cell's start on this machine's monotonic clock: all times of rows count from it
+    timed_out: str = ""  # why the cell was ended before its conversations; "" = it was not
 
 
 # `jobs/load/drive.py` has the one entry point:
 #     def drive(traffic: Traffic) -> Measured
-# It blocks until every conversation has ended, failed, or run into a limit. It raises `CellTimedOut`, or `CellFailed` when
-# the load client itself broke; the failure of a request is a row.
+# It blocks until every conversation has ended, failed, or run into a limit. It raises `CellFailed` when the load client
+# itself broke; the failure of a request is a row, and so is what a cell had when its time was up.

@@ -229,6 +229,15 @@ class Client:
             self.cpu_ns = time.process_time_ns()
             (self.t_zero,) = rest
             self.agenda.start(self.t_zero)
+        elif name == "stop":
+            self.give_up()
+
+    def give_up(self) -> None:
+        """The cell's time is up: what is under way ends as it is, what waits is never sent."""
+        self.agenda.is_given_up = True
+        for line in [*self.lines.listening.values(), *self.lines.others.values()]:
+            if line.turn is not None:
+                self.part(line, "the cell's time was up")
 
     def confess(self) -> None:
         """Tell all that was kept back, and what this process thinks of itself."""

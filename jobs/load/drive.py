@@ -25,6 +25,7 @@ STREAMS_A_CLIENT = 2_048
 BATCH = 1_000
 """Rows that are handed out at once, where somebody takes them while the cell runs."""
 WAIT_S = 0.5
+STOP_S = 10.0  # for the clients to tell what they have when the cell's time is up
 TELL_S = 0.9  # ticks come once a second, from each client
 SEEDS_A_REPEAT = 1_000_003  # so that no two conversations of any repeats share a seed
 
@@ -32,7 +33,8 @@ SEEDS_A_REPEAT = 1_000_003  # so that no two conversations of any repeats share 
 def drive(traffic: Traffic) -> Measured:
     """Drive one cell to its end: every conversation has ended, failed, or run into a limit.
 
-    The failure of a request is a row. Raises `CellTimedOut`, or `CellFailed` when the load client itself broke.
+    The failure of a request is a row, and what a cell has when its time is up is kept (`Measured.timed_out`). Raises
+    `CellFailed` when the load client itself broke.
     """
     plans = plans_of(traffic)
     with ExitStack() as stack:
@@ -72,6 +74,7 @@ class CellDrive:
         self.ready = 0
         self.t_zero = 0
         self.confessions: list[Confession] = []
+        self.timed_out = ""  # the reason, once the cell's time is up
 
     def run(self) -> Measured:
         """Send, wait, and gather."""
@@ -84,9 +87,18 @@ class CellDrive:
                 for key, _ in selector.select(min(WAIT_S, max(0.0, deadline - time.monotonic()))):
                     self.listen_to(key.data, selector)
                 if time.monotonic() > deadline:
-                    raise self.timed_out()
+                    deadline = self.give_up()
         self.hand_over_rows()
         return self.measured()
+
+    def give_up(self) -> float:
+        """The cell's time is up: have the clients tell what they have; until when to wait for that."""
+        if self.timed_out:
+            raise CellTimedOut(f"{self.timed_out} The load client did not tell what it had.")
+        self.timed_out = self.why_timed_out()
+        for client in self.clients:
+            client.say(("stop",))
+        return time.monotonic() + STOP_S
 
     def hand_out_first_turns(self) -> None:
         """Serialise the first turn of every conversation, and let the clients open their connections."""
@@ -146,7 +158,7 @@ class CellDrive:
         self.add_up(turn, reply)
         if reply.error:
             self.answers.pop(reply.conversation)  # the client has closed this conversation by itself
-        elif reply.turn + 1 == self.traffic.conversations[reply.conversation].n_turns:
+        elif self.timed_out or reply.turn + 1 == self.traffic.conversations[reply.conversation].n_turns:
             self.answers.pop(reply.conversation)
         elif turn.row.error:
             self.answers.pop(reply.conversation)
@@ -190,10 +202,9 @@ class CellDrive:
         done = sum(done for done, _ in self.ticks.values())
         self.traffic.on_progress(Progress(done, len(self.traffic.conversations), rate))
 
-    def timed_out(self) -> CellTimedOut:
-        """The cell took too long."""
+    def why_timed_out(self) -> str:
         done, total = sum(done for done, _ in self.ticks.values()), len(self.traffic.conversations)
-        return CellTimedOut(
+        return (
             f"a cell must end within `load.cell_timeout_s`: got {done} of {total} conversations after "
             f"{self.traffic.cell.load.cell_timeout_s:g} s. Raise it, or lower `workload.limit` or `workload.output_limit`."
         )
@@ -214,4 +225,5 @@ class CellDrive:
             loop_lag_ns_max=max(self.lag_ns_max, batch_ns),
             client_cpu_share=busiest_ns / duration_ns if duration_ns else 0.0,
             t_zero_ns=self.t_zero,
+            timed_out=self.timed_out,
         )

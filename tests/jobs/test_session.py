@@ -154,6 +154,18 @@ def test_a_prompt_that_does_not_fit_fails_its_cell_with_the_numbers() -> None:
     assert "64 tokens" in result.cell.error
 
 
+def test_a_cell_whose_time_is_up_fails_with_what_it_has_and_the_session_goes_on() -> None:
+    slow = Load(warmup=0, cell_timeout_s=1.0)
+
+    first, second = cells_of(run(session_of(slow, Load(warmup=0, cell_timeout_s=60.0), step_ms=60.0)))
+
+    assert (first.cell.status, first.cell.error_kind) == ("failed", "cell_timed_out")
+    assert first.requests
+    assert first.requests[-1].error == "the cell's time was up"
+    assert first.cell.duration_ns > 0
+    assert second.cell.status == "ok"
+
+
 def test_stop_after_cell_finishes_the_running_cell() -> None:
     control = SessionControl()
     events: list[Event] = []
