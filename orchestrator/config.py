@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
 FREE = re.compile(r"\+{0,2}((?:axes|engine\.args|draft\.args)(?:[.=].*))", re.DOTALL)
+READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
 DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
 
 ConfigStore.instance().store("schema", SweepConfig)
@@ -108,7 +109,7 @@ def _sweep(config: DictConfig) -> Sweep:
     plain = _plain(config)
     chosen = HydraConfig.get().runtime.choices
     axes = _axes(plain["axes"])
-    folders = {key: values for key, values in axes.items() if "." not in key}
+    _refuse_read_axes(config, axes)
     _refuse_idle_overrides(axes)
     settings = OmegaConf.merge(
         OmegaConf.structured(SweepConfig), {key: plain[key] for key in ("mode", "run", "cluster", "limits")}
@@ -121,7 +122,7 @@ def _sweep(config: DictConfig) -> Sweep:
         run=found.run,
         cluster=found.cluster,
         limits=found.limits,
-        points=tuple(_points(plain, chosen, folders)),
+        points=tuple(_points(plain, chosen, axes)),
         grid=_grid(plain, axes),
         text=OmegaConf.to_yaml(config, resolve=True),
     )
@@ -141,17 +142,20 @@ def _grid(plain: Mapping[str, Any], axes: Mapping[str, list[Any]]) -> Grid:
     )
 
 
-def _points(plain: Mapping[str, Any], chosen: Mapping[str, str], folders: Mapping[str, list[Any]]) -> list[Point]:
+def _points(plain: Mapping[str, Any], chosen: Mapping[str, str], axes: Mapping[str, list[Any]]) -> list[Point]:
     """One composition per combination of folders: the slow part, about 85 ms each."""
+    folders = {key: values for key, values in axes.items() if "." not in key}
     base = {name: str(chosen.get(name)) for name in PARTS}
     if not folders:
         return [Point(base, {name: plain[name] for name in PARTS})]
-    return [_point(base, dict(zip(folders, choices, strict=True))) for choices in product(*folders.values())]
+    return [_point(base, dict(zip(folders, choices, strict=True)), axes) for choices in product(*folders.values())]
 
 
-def _point(base: Mapping[str, str], choices: Mapping[str, str]) -> Point:
+def _point(base: Mapping[str, str], choices: Mapping[str, str], axes: Mapping[str, list[Any]]) -> Point:
     overrides = [*HydraConfig.get().overrides.task, *(f"{folder}={choice}" for folder, choice in choices.items())]
-    plain = _plain(hydra.compose(CONFIG, overrides=overrides))
+    config = hydra.compose(CONFIG, overrides=overrides)
+    _refuse_read_axes(config, axes)
+    plain = _plain(config)
     return Point({**base, **choices}, {name: plain[name] for name in PARTS})
 
 
@@ -169,6 +173,17 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 def _refuse_unknown(key: str) -> None:
     if type_at(key) is None:
         raise BadInput(no_such_field(key))
+
+
+def _refuse_read_axes(config: DictConfig, axes: Mapping[str, Any]) -> None:
+    """Interpolations are read at composition, fields of an axis are set afterwards: the reader would keep the old value."""
+    read = READ.findall(str(OmegaConf.to_container(config, resolve=False)))
+    for key in axes:
+        if "." in key and any(f"{key}.".startswith(f"{name}.") for name in read):
+            raise BadInput(
+                f"`{key}` must not be an axis here: another field reads it as ${{{key}}}, and would not follow. "
+                "Sweep over files of conf/ instead, as axes.model=[...], or set the other field yourself."
+            )
 
 
 def _axes(plain: Mapping[str, Any]) -> dict[str, list[Any]]:

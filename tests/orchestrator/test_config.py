@@ -158,6 +158,14 @@ def test_settings_arrive_typed() -> None:
         ),
         pytest.param(["exclude=[{draft:nope}]"], "`draft` must be a file of conf/draft/: got 'nope'", id="exclude choice"),
         pytest.param(["exclude=[{draft.kk:1}]"], "`draft.kk` is no field", id="exclude field"),
+        pytest.param(
+            ["draft=self", "axes.model.path=[a,b]"], r"`model.path` must not be an axis here: another field", id="axis read"
+        ),
+        pytest.param(
+            ["axes.draft=[none,self]", "axes.model.path=[a,b]"],
+            "`model.path` must not be an axis here",
+            id="read in a choice",
+        ),
         pytest.param(["baseline=ngram"], "`baseline` must be none", id="baseline"),
         pytest.param(["limits.max_attempts=0"], "`limits.max_attempts` must be at least 1: got 0", id="limits"),
     ],
@@ -189,3 +197,9 @@ def test_composing_leaves_the_process_and_the_folder_as_they_were(tmp_path: Path
     composed("+grid=simulated_smoke")
     assert (list(sys.argv), dict(os.environ)) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_that_reads_another_follows_a_folder_axis() -> None:
+    sweep = composed("draft=self", "axes.model=[bytes,smollm2_135m]")
+    assert [p.parts["draft"]["model"] for p in sweep.points] == [p.parts["model"]["path"] for p in sweep.points]
+    assert len({p.parts["model"]["path"] for p in sweep.points}) == 2
