@@ -25,6 +25,7 @@ from orchestrator.config import Sweep
 from orchestrator.describe import describe
 from orchestrator.expected import Expectation, expect
 from orchestrator.grid import expand
+from orchestrator.here import refuse_impossible_here
 from orchestrator.interrupts import INTERRUPTED, Interrupts
 from orchestrator.plan import given_up, last_attempts, make_plan
 from orchestrator.progress import View
@@ -40,6 +41,9 @@ def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     if sweep.mode is Mode.plan:
         return _tell_plan(sweep, cells, history_of(folder), console)
     invocation_id = secrets.token_hex(4)
+    history = history_of(folder)
+    left = make_plan(cells, history, sweep.limits, invocation_id, expectation(cells, history))
+    refuse_impossible_here(sweep.cluster, (session.deployment for session in left))
     with RunStore.create(folder, sweep_text(sweep, command, invocation_id)) as store:
         interrupted = Reconciliation(sweep, cells, store, invocation_id, console).run()
     code = conclude(folder, cells, command, console)

@@ -1,0 +1,32 @@
+"""Owns what is known of this machine before Ray runs on it: enough to refuse what it could never hold, and no guess.
+
+Does not own admission (ledger), nor what Ray then finds, which decides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from jobs.spec import Deployment
+from orchestrator.ledger import Ledger, Node
+from orchestrator.settings import Cluster, Kind
+
+GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dri", "dxg")
+"""Files under /dev, one of which every GPU driver on Linux makes: NVIDIA, AMD, Intel and others, WSL."""
+
+
+def refuse_impossible_here(cluster: Cluster, deployments: Iterable[Deployment], devices: Path = Path("/dev")) -> None:
+    """`BadInput` for what a Ray of our own could never hold, where that is known: nothing has been started or written."""
+    gpus = cluster.num_gpus if cluster.num_gpus is not None else _gpus(devices)
+    if cluster.kind is Kind.local and gpus is not None:
+        cpus = cluster.num_cpus or os.cpu_count() or 1
+        Ledger([Node("", "here", cpus, gpus)]).refuse_impossible(deployments)
+
+
+def _gpus(devices: Path) -> int | None:
+    """0 where there is no driver of one; None = there may be some."""
+    has_driver = any(True for pattern in GPU_DEVICES for _ in devices.glob(pattern))
+    return None if has_driver or sys.platform != "linux" else 0
