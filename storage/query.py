@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,11 +17,13 @@ import duckdb
 
 from storage.errors import BadInput, SpecSweepError
 from storage.files import write_whole
-from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted
+from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted, readable_files
 
 __all__ = ["main", "open_runs"]
 
 ANSWERING = ("SELECT", "EXPLAIN", "MULTI")  # MULTI is PIVOT
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+EXPLAINED = re.compile(rf"{_GAP}EXPLAIN{_GAP}(?:ANALYZE\b|\([^)]*\))?{_GAP}(.*)", re.IGNORECASE | re.DOTALL)
 OBEYED = ("CREATE", "DROP", "SET")  # in memory: as long as the connection
 FORMATS = ("table", "csv", "json", "parquet")
 
@@ -90,17 +93,28 @@ def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | 
         if len(statements) != 1:
             raise BadInput(f"One statement at a time: got {len(statements)}. Example: FROM cells")
         kind = statements[0].type.name
+        if kind == "EXPLAIN":
+            _require_harmless(runs, sql)
         if kind not in (*ANSWERING, *OBEYED):
             raise BadInput(f"A query only reads: got {kind}. To keep an answer use --format and --output.")
         answer = runs.sql(sql)
         return answer if kind in ANSWERING else None
 
 
+def _require_harmless(runs: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """EXPLAIN ANALYZE does what it explains."""
+    found = EXPLAINED.fullmatch(sql)
+    kinds = [statement.type.name for statement in runs.extract_statements(found[1])] if found else []
+    if kinds != ["SELECT"]:
+        raise BadInput(f"A query only reads: got EXPLAIN of {', '.join(kinds) or sql}. Explain a SELECT.")
+
+
 @contextlib.contextmanager
 def sql_mistakes() -> Iterator[None]:
     """What DuckDB says about a mistake, as `BadInput` in one line. Some mistakes show only when the answer is fetched."""
     try:
-        yield
+        with readable_files(only_if_named=True):
+            yield
     except duckdb.Error as error:
         raise BadInput(f"SQL must be valid: {one_line(error)}") from error
 

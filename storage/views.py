@@ -6,8 +6,10 @@ try) is read once, so that one connection sees one state of a run that is still 
 
 from __future__ import annotations
 
+import contextlib
 import glob
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -17,6 +19,8 @@ from storage.rows import SCHEMA_VERSION
 from storage.tables import SCHEMAS
 
 VIEWS_FILE = Path(__file__).with_name("views.sql")
+
+_IS_TORN = re.compile("magic bytes|too small|parquet file|corrupt|deserial", re.IGNORECASE)
 
 PUBLIC_VIEWS = (
     "cells",
@@ -45,7 +49,12 @@ def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
     A pattern is a run's folder or a glob. Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
     """
     runs = open_records(patterns)
-    runs.execute(VIEWS_FILE.read_text()).fetchall()
+    try:
+        with readable_files():
+            runs.execute(VIEWS_FILE.read_text()).fetchall()
+    except BaseException:
+        runs.close()
+        raise
     return runs
 
 
@@ -54,16 +63,27 @@ def open_records(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
     folders = find_runs(patterns)
     runs = duckdb.connect()
     try:
-        _record(runs, folders)
-    except duckdb.Error as error:
-        runs.close()
-        raise BadRun(
-            f"Every file of a run must be readable Parquet: got {one_line(error)}. Remove or restore that file."
-        ) from error
+        with readable_files():
+            _record(runs, folders)
     except BaseException:
         runs.close()
         raise
     return runs
+
+
+@contextlib.contextmanager
+def readable_files(*, only_if_named: bool = False) -> Iterator[None]:
+    """What DuckDB says of a file that it cannot read, as `BadRun` in one line; of people's own SQL, only if it names one."""
+    try:
+        yield
+    except duckdb.Error as error:
+        told = one_line(error)
+        if only_if_named and not (".parquet" in told and _IS_TORN.search(told)):
+            raise
+        raise BadRun(
+            f"Every file of a run must be readable Parquet: got {told}. Move the files of that name out of the run's "
+            "cells/, requests/, telemetry/ and sessions/: without its file in cells/, a cell is measured again."
+        ) from error
 
 
 def find_runs(patterns: Iterable[Path | str]) -> list[Path]:

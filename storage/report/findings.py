@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from storage.views import find_runs, open_runs
+from storage.views import find_runs, open_runs, readable_files
 
 Row = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Findings:
 
 def find(patterns: Sequence[Path | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
-    with open_runs(patterns) as runs:
+    with readable_files(), open_runs(patterns) as runs:
         runs.execute("CREATE TABLE compared AS FROM draft_speedups WHERE category = 'all' OR metric = 'user_tps'").fetchall()
         runs.execute("CREATE TABLE judged_cells AS FROM cells").fetchall()
         return Findings(

@@ -16,7 +16,9 @@ from recorded import create_cell, create_request, create_row, create_session, re
 
 from storage.errors import BadRun
 from storage.query import main
-from storage.rows import SCHEMA_VERSION, CellResult
+from storage.report import find
+from storage.rows import SCHEMA_VERSION, CellResult, TelemetryRow
+from storage.runs import history_of
 from storage.tables import SCHEMAS
 from storage.views import PUBLIC_VIEWS, open_runs
 
@@ -98,6 +100,33 @@ def test_a_torn_file_from_elsewhere_is_one_line_with_its_name(run: Path) -> None
     with pytest.raises(BadRun, match=r"Every file of a run must be readable Parquet: got .*torn-1\.parquet") as refusal:
         open_runs([run])
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("last", [pytest.param(False, id="the first file"), pytest.param(True, id="the last file")])
+@pytest.mark.parametrize("kind", ["cells", "requests", "sessions", "telemetry"])
+def test_a_truncated_file_is_one_line_wherever_it_is_read(
+    tmp_path: Path, kind: str, last: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [create_row(create_cell(method, k)) for method, k in (("none", 0), ("ngram", 3))]
+    run = record(
+        tmp_path / "run",
+        *(create_session(row) for row in rows),
+        *(CellResult(row, [create_request(row)], [TelemetryRow(row.cell_id, 1, 0, "cpu")]) for row in rows),
+    )
+    torn = sorted((run / kind).glob("*.parquet"))[-1 if last else 0]
+    torn.write_bytes(torn.read_bytes()[:-20])
+
+    assert main([str(run), f"FROM {kind}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Every file of a run must be readable Parquet: got ")
+    assert torn.name in told
+    assert told.count("\n") == 1
+    if not (kind == "telemetry" and last):  # a report does not read it
+        with pytest.raises(BadRun, match=torn.name):
+            find([run])
+    if kind in ("cells", "sessions"):
+        with pytest.raises(BadRun, match=torn.name):
+            history_of(run)
 
 
 # --------------------------------------------------------------------------------------------------------------- schemas
@@ -212,6 +241,12 @@ def test_a_pivot_can_be_exported(run: Path, capfdbinary: pytest.CaptureFixture[b
             "SELECT error('boom') FROM cells", "SQL must be valid: Invalid Input Error: boom", id="fails while it runs"
         ),
         pytest.param("COPY cells TO 'x.csv'", "A query only reads: got COPY", id="would write"),
+        pytest.param(
+            "EXPLAIN /* x */ ANALYZE COPY cells TO 'written.csv'", "A query only reads: got EXPLAIN of COPY", id="explained"
+        ),
+        pytest.param(
+            "EXPLAIN (ANALYZE) COPY cells TO 'written.csv'", "A query only reads: got EXPLAIN of COPY", id="also so"
+        ),
         pytest.param("ATTACH 'x.db' AS x", "A query only reads: got ATTACH", id="would attach"),
         pytest.param("SELECT 1; SELECT 2", "One statement at a time: got 2", id="two statements"),
         pytest.param("SET threads = 1", "SQL must ask for rows", id="answers nothing"),
