@@ -11,7 +11,7 @@ CREATE TABLE thresholds AS SELECT
     10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled; and also more than ...
     0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
     0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
-    0.05::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
+    0.01::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
     0.01::DOUBLE AS max_acceptance_difference,  -- between the AL of the steps and that of the engine's counters
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
@@ -377,6 +377,11 @@ SELECT fast.run, fast.cell_id, base.cell_id AS baseline_cell_id, fast.deployment
 FROM shown_cells fast JOIN shown_cells base ON base.run = fast.run AND base.pair_id = fast.pair_id AND base.method = 'none'
 WHERE fast.method <> 'none' AND fast.status = 'ok' AND base.status = 'ok';
 
+CREATE VIEW judged_pairs AS
+WITH judged AS MATERIALIZED (SELECT run, cell_id, valid FROM cells)  -- once for both sides
+SELECT pairs.run, pairs.cell_id, deployment_id, condition, fast.valid AND base.valid AS valid
+FROM pairs JOIN judged fast USING (run, cell_id) JOIN judged base ON base.run = pairs.run AND base.cell_id = baseline_cell_id;
+
 CREATE VIEW answers AS  -- one row a prompt: a prompt that was sent more than once speaks once
 SELECT run, cell_id, question_id, turn, any_value(category) AS category, avg(user_tps) AS user_tps, avg(tpot_ms) AS tpot_ms,
        avg(ttft_ms) AS ttft_ms, avg(e2e_ms) AS e2e_ms, sum(n_output_tokens) AS tokens, sum(e2e_ms) AS busy_ms
@@ -478,13 +483,15 @@ GROUP BY level, run, subject, baseline, condition, category, metric, ratio, n_pr
 
 CREATE VIEW speedups AS
 -- One row a speculative cell, metric and category ('all' = over all of them); ratio > 1 always means faster with speculation. Of
--- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered.
-SELECT run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, verdict, n_prompts
-FROM comparisons WHERE level = 'cell';
+-- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered. `valid` = both cells are: a
+-- ratio of others is shown, and is no ground for a claim.
+SELECT comparisons.run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, verdict,
+       n_prompts, valid
+FROM comparisons JOIN judged_pairs ON judged_pairs.run = comparisons.run AND cell_id = subject WHERE level = 'cell';
 
 CREATE VIEW draft_speedups AS
 -- One row a draft, condition, metric and category: all repeats of a pair together. `ratio_min` and `ratio_max` are those of the single
--- repeats: what differs from one session to the next is in no interval that resamples prompts.
+-- repeats: what differs from one session to the next is in no interval that resamples prompts. `valid` = all of its cells are.
 WITH repeats AS (
     SELECT pairs.run, pairs.deployment_id AS subject, pairs.baseline_deployment_id AS baseline, pairs.condition, category, metric,
            count(*) AS n_repeats, min(ratio) AS ratio_min, max(ratio) AS ratio_max
@@ -497,10 +504,12 @@ WITH repeats AS (
     FROM shown_cells GROUP BY run, deployment_id, condition
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
-       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, subject AS deployment_id, baseline AS baseline_deployment_id, condition
+       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, subject AS deployment_id, baseline AS baseline_deployment_id, condition, valid
 FROM (FROM comparisons WHERE level = 'draft')
 JOIN repeats USING (run, subject, baseline, condition, category, metric)
-JOIN labels USING (run, subject, condition);
+JOIN labels USING (run, subject, condition)
+JOIN (SELECT run, deployment_id AS subject, condition, bool_and(valid) AS valid FROM judged_pairs GROUP BY ALL)
+    USING (run, subject, condition);
 
 CREATE VIEW projections AS
 -- The speed-up that acceptance and step times promise: S = t_ar · AL / t_sd [SPEED-Bench, App. H], beside the measured one.

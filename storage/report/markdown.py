@@ -14,7 +14,8 @@ SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: th
 
 HOW_TO_READ = """\
 AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats.
-× = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant.
+× = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant;
+(invalid) = no claim rests on it.
 Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat."""
 
 DRAFT_COLUMNS = (
@@ -117,7 +118,7 @@ def _category_rows(categories: Sequence[str], columns: Sequence[dict[str, Row]])
 
 def _marks(rows: Sequence[Row]) -> dict[str, str]:
     """category → how it is marked: the best and the worst, where they differ."""
-    ranked = sorted((row for row in rows if row["ratio"]), key=lambda row: row["ratio"])
+    ranked = sorted((row for row in rows if row["ratio"] and row["valid"]), key=lambda row: row["ratio"])
     if not ranked or ranked[0]["ratio"] == ranked[-1]["ratio"]:
         return {}
     return {ranked[0]["category"]: " worst", ranked[-1]["category"]: " **best**"}

@@ -14,7 +14,7 @@ from storage.report.markdown import number
 from storage.report.verdict import by_setting, setting_name, times, verdicts
 
 COLOURS = {"faster": "green", "slower": "red", "not significant": "dim"}
-CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant"
+CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant; yellow = invalid"
 
 
 def render_summary(findings: Findings) -> RenderableType:
@@ -61,4 +61,6 @@ def _gain(gain: Row | None) -> Text:
 
 
 def _colour(gain: Row | None) -> str:
-    return COLOURS[gain["verdict"]] if gain else ""
+    if gain is None:
+        return ""
+    return COLOURS[gain["verdict"]] if gain["valid"] else "yellow"

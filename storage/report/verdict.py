@@ -49,7 +49,11 @@ def times(gain: Row | None) -> str:
     if gain is None or gain["ratio"] is None:
         return "-"
     interval = f" [{gain['ci_low']:.2f}, {gain['ci_high']:.2f}]" if gain["ci_low"] is not None else ""
-    return f"{gain['ratio']:.2f}×{interval}" + ("" if gain["significant"] else " (n.s.)")
+    return (
+        f"{gain['ratio']:.2f}×{interval}"
+        + ("" if gain["significant"] else " (n.s.)")
+        + ("" if gain["valid"] else " (invalid)")
+    )
 
 
 def _verdict(drafts: Sequence[Row], findings: Findings) -> str:
@@ -57,6 +61,21 @@ def _verdict(drafts: Sequence[Row], findings: Findings) -> str:
     compared = sorted((row for row in drafts if row["user_tps"]), key=lambda row: -row["user_tps"]["ratio"])
     if not compared:
         return f"**Nothing to compare** ({setting}): a speculative cell and its baseline must both be measured."
+    judged = [row for row in compared if row["user_tps"]["valid"]]
+    if not judged:
+        return f"**Not judged** ({setting}): {_invalid(drafts)}."
+    left_out = [row["draft"] for row in compared if row not in judged]
+    unjudged = f" Not judged: {', '.join(left_out)}; {_invalid(drafts)}." if left_out else ""
+    return _answer(judged, setting, findings) + unjudged
+
+
+def _invalid(drafts: Sequence[Row]) -> str:
+    n = sum(row["n_ok"] - row["n_valid"] for row in drafts if row["user_tps"] or row["method"] == "none")
+    return f"{n} compared cells are invalid" if n != 1 else "1 compared cell is invalid"
+
+
+def _answer(compared: Sequence[Row], setting: str, findings: Findings) -> str:
+    """What the valid comparisons say, the best first."""
     best = compared[0]
     verdict = best["user_tps"]["verdict"]
     named = f"{best['draft']} serves a user {times(best['user_tps'])} as fast as without"

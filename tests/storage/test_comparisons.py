@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,20 @@ def test_a_verdict_needs_an_interval_without_one_in_it(tmp_path: Path, factors: 
     assert found == verdict
     assert low <= ratio <= high
     assert significant == (not low <= 1 <= high)
+
+
+def test_a_comparison_is_valid_when_all_of_its_cells_are(tmp_path: Path) -> None:
+    base = [cell("none", 0, 1, repeat=n) for n in (0, 1)]
+    fast = [cell("ngram", 3, 2, repeat=n) for n in (0, 1)]
+    dirty = CellResult(replace(base[1].cell, caches_reset=False), base[1].requests)
+    folder = record(tmp_path / "run", base[0], dirty, *fast)
+
+    where = "WHERE category = 'all' AND metric = 'tpot'"
+    assert dict(ask(folder, f"SELECT cell_id, valid FROM speedups {where}")) == {
+        fast[0].cell.cell_id: True,
+        fast[1].cell.cell_id: False,
+    }
+    assert ask(folder, f"SELECT n_repeats, valid FROM draft_speedups {where}") == [(2, False)]
 
 
 def test_a_few_prompts_may_differ_and_are_never_significant(tmp_path: Path) -> None:

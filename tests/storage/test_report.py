@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,17 @@ SWEEP = 'invocation:\n  command: "python sweep.py +grid=quickstart"\ngrid: quick
 
 
 def results(
-    method: str, k: int, gap_ms: float, *, maths: float = 1.0, concurrency: int = 1, simulated: bool = False
+    method: str,
+    k: int,
+    gap_ms: float,
+    *,
+    maths: float = 1.0,
+    concurrency: int = 1,
+    simulated: bool = False,
+    caches_reset: bool = True,
 ) -> list[CellResult | SessionRow]:
     """Eight prompts of each of two categories; `maths` times as slow in one."""
-    row = create_row(create_cell(method, k, concurrency=concurrency))
+    row = create_row(create_cell(method, k, concurrency=concurrency), caches_reset=caches_reset)
     requests = [
         create_request(
             row,
@@ -108,6 +116,38 @@ def test_failed_and_invalid_cells_are_listed_with_their_reasons(tmp_path: Path) 
     assert "0 of 2 cells are measured and valid; 2 failed or invalid, listed below." in text
     assert "| ngram k=3 | 0 | failed | failed | The engine died: exit code 9. |" in text
     assert "| none | 0 | ok | too_few_requests |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("invalid", "n"), [pytest.param(("none",), 1, id="the baseline"), pytest.param(("none", "ngram"), 2, id="both")]
+)
+def test_an_invalid_cell_pays_nothing_and_its_numbers_are_marked(tmp_path: Path, invalid: tuple[str, ...], n: int) -> None:
+    folder = record(
+        tmp_path / "run",
+        *results("none", 0, 40, caches_reset="none" not in invalid),
+        *results("ngram", 3, 20, caches_reset="ngram" not in invalid),
+    )
+
+    text = report_of([folder])
+
+    told = "1 compared cell is invalid" if n == 1 else "2 compared cells are invalid"
+    assert text.splitlines()[2] == f"**Not judged** (small on transformers, workload mini, concurrency 1): {told}."
+    assert re.search(r"1\.78× \[.*?\] \(invalid\)", text)
+    assert "decoding pays" not in text + rendered(folder)
+
+
+def test_an_invalid_draft_is_left_out_of_the_verdict_on_the_others(tmp_path: Path) -> None:
+    folder = record(
+        tmp_path / "run",
+        *results("none", 0, 40),
+        *results("ngram", 3, 20),
+        *results("ngram", 8, 5, caches_reset=False),
+    )
+
+    verdict = report_of([folder]).splitlines()[2]
+
+    assert "pays** (small on transformers, workload mini, concurrency 1): ngram k=3 serves" in verdict
+    assert verdict.endswith(" Not judged: ngram k=8; 1 compared cell is invalid.")
 
 
 def test_simulated_numbers_are_labelled_at_the_top_and_in_every_row(tmp_path: Path) -> None:
