@@ -68,8 +68,8 @@ def test_a_cell_from_before_there_were_limits_has_no_goodput_and_the_same_condit
 @pytest.mark.parametrize(
     ("merged_reads", "gaps_ms", "share", "expected"),
     [
-        pytest.param(1, (100.0, *(10.0,) * 19), 0.05, [], id="1 of 20 is not more than 5 %"),
-        pytest.param(1, (100.0, *(10.0,) * 18), 1 / 19, ["chunks_merged"], id="1 of 19"),
+        pytest.param(1, (100.0, *(10.0,) * 99), 0.01, [], id="1 of 100 is not more than 1 %"),
+        pytest.param(1, (100.0, *(10.0,) * 98), 1 / 99, ["chunks_merged"], id="1 of 99"),
         pytest.param(1, (100.0, 10.0, 0.0, 0.0, *(10.0,) * 26), 2 / 30, ["chunks_merged"], id="one read of three chunks"),
         pytest.param(0, (0.0, *(10.0,) * 9), 0.0, [], id="the first gap is from the send"),
     ],
