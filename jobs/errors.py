@@ -10,6 +10,7 @@ SpecSweepError                      storage/errors.py
 │   ├── EngineDied                  it was ready, and its process is gone
 │   ├── EngineHung                  its process lives and does not answer
 │   └── WrongEngine                 something else answers on the port, or speculation is not on
+├── RayDidNotStart                  on this machine, after some tries
 └── CellFailed                      this cell only; the session goes on
     └── CellTimedOut                it ran longer than `load.cell_timeout_s`
 """
@@ -27,6 +28,7 @@ __all__ = [
     "EngineDied",
     "EngineFailed",
     "EngineHung",
+    "RayDidNotStart",
     "SpecSweepError",
     "StorageFailed",
     "Unsupported",
@@ -67,6 +69,10 @@ class EngineHung(EngineFailed):
 
 class WrongEngine(EngineFailed):
     """A stranger answers on the port, or the engine runs without the speculation that was asked for."""
+
+
+class RayDidNotStart(SpecSweepError):
+    """Ray did not start on this machine: it is overloaded, or out of something."""
 
 
 class CellFailed(SpecSweepError):

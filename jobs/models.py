@@ -44,19 +44,30 @@ def resolve(path: str, revision: str = "", key: str = "model.path") -> Path:
     `path` is a folder or a GGUF file (relative to the project's root), a hub id, or `package:NAME/FILE.gguf`. A model of the
     hub is downloaded and a GGUF file is converted the first time, which takes a while. Raises `BadInput`, which names `key`.
     """
+    found = locate(path, revision, key)
+    if found is None:
+        return from_hub(path, revision, key)
+    return found if found.is_dir() else converted(found)
+
+
+def locate(path: str, revision: str = "", key: str = "model.path") -> Path | None:
+    """The folder or GGUF file that `path` means on this machine; None = it is the hub's. Fetches and converts nothing.
+
+    Raises `BadInput` for what is not there.
+    """
     local = PROJECT_ROOT / Path(path).expanduser()
     is_hub_id = HUB_ID.fullmatch(path) is not None and not local.exists()
     if revision and not is_hub_id:
         section = key.partition(".")[0]
         raise BadInput(f"`{section}.revision` is for models of the hub: got {revision!r} with {path!r}. Leave it out.")
     if path.startswith(PACKAGE):
-        return converted(find_in_package(path, key))
+        return find_in_package(path, key)
     if path and local.is_dir():
         return checked(local)
     if local.suffix == ".gguf" and local.is_file():
-        return converted(local)
+        return local
     if is_hub_id:
-        return from_hub(path, revision, key)
+        return None
     raise BadInput(
         f"`{key}` must be a folder, a GGUF file, a hub id or {PACKAGE}NAME/FILE.gguf: got {path!r}. "
         f"There is no {local}. Name one that exists."

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jobs.models import locate
 from jobs.spec import Deployment
 from orchestrator.ledger import Ledger, Node
 from orchestrator.settings import Cluster, Kind
@@ -24,6 +25,16 @@ def refuse_impossible_here(cluster: Cluster, deployments: Iterable[Deployment], 
     if cluster.kind is Kind.local and gpus is not None:
         cpus = cluster.num_cpus or os.cpu_count() or 1
         Ledger([Node("", "here", cpus, gpus)]).refuse_impossible(deployments)
+
+
+def refuse_absent_models(cluster: Cluster, deployments: Sequence[Deployment]) -> None:
+    """`BadInput` for a model that is not on this machine, where the sessions will run on it. Fetches nothing."""
+    if cluster.kind is not Kind.local:
+        return
+    named = {(item.model.path, item.model.revision, "model.path") for item in deployments}
+    named |= {(item.draft.model, item.draft.revision, "draft.model") for item in deployments if item.draft.model}
+    for path, revision, key in sorted(named):
+        locate(path, revision, key)
 
 
 def _gpus(devices: Path) -> int | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from jobs.errors import RayDidNotStart
 from jobs.measure import utc_now
 from jobs.provenance import git_state
 from jobs.session import Event, SessionLog
@@ -22,10 +23,10 @@ from jobs.spec import Cell, SessionSpec, Workload
 from jobs.workloads import load_prompts
 from orchestrator.conclude import conclude
 from orchestrator.config import Sweep
-from orchestrator.describe import describe
+from orchestrator.describe import counted, describe
 from orchestrator.expected import Expectation, expect
 from orchestrator.grid import expand
-from orchestrator.here import refuse_impossible_here
+from orchestrator.here import refuse_absent_models, refuse_impossible_here
 from orchestrator.interrupts import INTERRUPTED, Interrupts
 from orchestrator.plan import given_up, last_attempts, make_plan
 from orchestrator.progress import View
@@ -43,7 +44,9 @@ def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     invocation_id = secrets.token_hex(4)
     history = history_of(folder)
     left = make_plan(cells, history, sweep.limits, invocation_id, expectation(cells, history))
-    refuse_impossible_here(sweep.cluster, (session.deployment for session in left))
+    deployments = [session.deployment for session in left]
+    refuse_impossible_here(sweep.cluster, deployments)
+    refuse_absent_models(sweep.cluster, deployments)
     with RunStore.create(folder, sweep_text(sweep, command, invocation_id)) as store:
         interrupted = Reconciliation(sweep, cells, store, invocation_id, console).run()
     code = conclude(folder, cells, command, console)
@@ -66,11 +69,21 @@ class Reconciliation:
         if not plan:
             self.console.print("Everything is already measured.")
             return False
+        n_cells = sum(len(session.orders) for session in plan)
+        self.say(f"{counted(n_cells, 'cell')} to measure in {counted(len(plan), 'session')}. Starting Ray.")
         with Interrupts() as interrupts:
-            self.run_plans(plan, interrupts)
+            interrupts.on_press = self.say
+            try:
+                self.run_plans(plan, interrupts)
+            except RayDidNotStart:
+                if not interrupts.level:  # else a signal reached it too
+                    raise
         if not interrupts.level:
             self.record_given_up()
         return interrupts.level > 0
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def run_plans(self, plan: list[SessionSpec], interrupts: Interrupts) -> None:
         from orchestrator.schedule import Scheduler, connected  # only a run that has something to do pays for Ray

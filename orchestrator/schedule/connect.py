@@ -15,7 +15,7 @@ import ray
 from ray._private import ray_constants
 
 from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
-from jobs.errors import BadInput, SpecSweepError
+from jobs.errors import BadInput, RayDidNotStart
 from orchestrator.settings import Cluster, Kind
 
 MARKER = "SPECSWEEP_DRIVER"
@@ -27,6 +27,7 @@ PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a session without GPUs sees none
     "RAY_DEDUP_LOGS": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # a signal to the process group may end its server before us
 }
 
 
@@ -46,7 +47,7 @@ def _own(cluster: Cluster) -> Iterator[Path]:
     private = {**PRIVATE, marker[0]: marker[1], "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # else Ray writes one into the home
     with _environment(private), Lifeline(marker, [folder]):
         try:
-            _start(cluster, folder)
+            _start(cluster, folder, marker)
             yield folder
         finally:
             ray.shutdown()
@@ -66,7 +67,7 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _start(cluster: Cluster, folder: Path) -> None:
+def _start(cluster: Cluster, folder: Path, marker: tuple[str, str]) -> None:
     # Ray swaps 127.0.0.1 for an address that others reach, unless it is told that it is to be no cluster, as it is on macOS
     ray_constants.ENABLE_RAY_CLUSTER = False
     for left in reversed(range(TRIES)):
@@ -86,8 +87,9 @@ def _start(cluster: Cluster, folder: Path) -> None:
             return
         except Exception as failure:  # Ray's start-up raises bare ones
             ray.shutdown()
+            end_tree(marker, grace_s=0.0)  # what it started and did not wait for would slow the next try down
             if not left:
-                raise SpecSweepError(f"Ray must start on this machine: {_line(failure)} Run the command again.") from failure
+                raise RayDidNotStart(f"Ray must start on this machine: {_line(failure)} Run the command again.") from failure
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from grids import cell
 from rich.console import Console
 
 from jobs.errors import BadInput
-from jobs.spec import Deployment
+from jobs.spec import Deployment, Draft, Engine, Model
 from orchestrator.config import compose
-from orchestrator.here import refuse_impossible_here
+from orchestrator.here import refuse_absent_models, refuse_impossible_here
 from orchestrator.reconcile import reconcile
 from orchestrator.settings import Cluster, Kind
 
@@ -56,3 +56,24 @@ def test_a_refused_sweep_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"engine\.device=cpu"):
         reconcile(sweep, ["sweep.py"], Console())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "draft", "said"),
+    [
+        pytest.param("no/such/folder/here", "", r"`model.path` must be a folder.*no/such/folder/here", id="a target"),
+        pytest.param("jobs/workloads/data/bytes", "no/such/folder/here", r"`draft.model` must be a folder", id="a draft"),
+        pytest.param("package:no_such_package/x.gguf", "", r"`model.path` must name a file of an installed", id="a package"),
+    ],
+)
+def test_a_model_that_is_not_here_is_refused_before_anything_starts(path: str, draft: str, said: str) -> None:
+    used = Draft(method="draft_model", k=2, model=draft) if draft else Draft()
+    deployment = Deployment(Model(path=path), Engine(), used)
+
+    with pytest.raises(BadInput, match=said):
+        refuse_absent_models(Cluster(), [deployment])
+    refuse_absent_models(Cluster(kind=Kind.ray), [deployment])  # its nodes may have it
+
+
+def test_a_model_of_the_hub_is_not_looked_for() -> None:
+    refuse_absent_models(Cluster(), [Deployment(Model(path="some-org/some-model"), Engine(), Draft())])
