@@ -45,8 +45,12 @@ class Ledger:
     def refuse_impossible(self, deployments: Iterable[Deployment]) -> None:
         """`BadInput` for the first deployment that no node could hold even if it were empty."""
         for deployment in deployments:
-            if not any(_fits(seat_on(node, deployment), node.cpus, node.gpus) for node in self._free):
+            if not self.is_possible(deployment):
                 raise BadInput(_impossible(deployment, list(self._free)))
+
+    def is_possible(self, deployment: Deployment) -> bool:
+        """Whether a node could hold it if that were empty: what only a lost node could hold keeps no other waiting."""
+        return any(_fits(seat_on(node, deployment), node.cpus, node.gpus) for node in self._free)
 
     def admit(self, deployment: Deployment) -> Seat | None:
         """A seat on the fullest node that still has room, so that whole nodes stay whole for big sessions; None = wait."""

@@ -125,11 +125,12 @@ class Scheduler:
         if not waiting or self._stop_level() or time.monotonic() < self._quiet_until:
             return
         self._ledger.refresh(cluster_nodes())
-        while waiting:
-            seat = self._ledger.admit(waiting[0].deployment)
+        while spec := next((item for item in waiting if self._ledger.is_possible(item.deployment)), None):
+            seat = self._ledger.admit(spec.deployment)
             if seat is None:
                 return
-            self._running.append(self._start(waiting.popleft(), seat))
+            waiting.remove(spec)
+            self._running.append(self._start(spec, seat))
 
     def _start(self, spec: SessionSpec, seat: Seat) -> Running:
         place = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)

@@ -14,8 +14,8 @@ SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: th
 
 HOW_TO_READ = """\
 AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats.
-× = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant;
-(invalid) = no claim rests on it.
+× = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant:
+the interval holds 1, or there are fewer than 6 prompts; (invalid) = no claim rests on it.
 Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat."""
 
 DRAFT_COLUMNS = (
@@ -32,6 +32,7 @@ DRAFT_COLUMNS = (
     "repeats",
 )
 PROBLEM_COLUMNS = ("cell", "draft", "repeat", "status", "reasons", "error")
+SESSION_COLUMNS = ("session", "draft", "kind", "error", "log")
 ENVIRONMENT_COLUMNS = ("engine", "node", "host", "GPUs", "versions", "commit")
 
 
@@ -132,6 +133,17 @@ def _problems(findings: Findings) -> Iterator[str]:
     if findings.problems:
         yield from ("", "## Failed or invalid", "")
         yield from table(PROBLEM_COLUMNS, (_problem_cells(row) for row in findings.problems))
+    lost = [row for row in findings.sessions if row["status"] != "ok" or row["error"]]
+    if lost:
+        yield from ("", "## Sessions that failed", "")
+        yield from table(SESSION_COLUMNS, (_session_cells(row) for row in lost))
+
+
+def _session_cells(row: Row) -> Iterable[str]:
+    deployment = json.loads(row["deployment_json"] or "{}")
+    draft = deployment.get("draft", {})
+    drafted = (draft.get("name") or draft.get("method", "")) + (f" k={draft['k']}" if draft.get("k") else "")
+    return (f"`{row['session_id']}`", drafted, row["error_kind"], first_line(row["error"]), row["log"])
 
 
 def _problem_cells(row: Row) -> Iterable[str]:

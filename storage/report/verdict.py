@@ -103,4 +103,5 @@ def _spread(best: Row, findings: Findings) -> str:
         return ""
     worst, top = rows[0], rows[-1]
     extremes = (f"{row['ratio']:.2f}× ({row['category']})" for row in (top, worst))
-    return f" It depends on the domain: from {' to '.join(extremes)}."
+    told = "It depends on the domain" if worst["significant"] or top["significant"] else "Domains differ, none significantly"
+    return f" {told}: from {' to '.join(extremes)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,3 +89,18 @@ def test_a_second_stop_does_not_wait_for_a_session_that_cannot_hear(
         assert list(scheduler.run([])) == []
     assert time.monotonic() - began < 5
     assert killed == [actor]
+
+
+def test_a_session_that_only_a_lost_node_could_hold_keeps_no_other_waiting(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(lambda: 0, lambda spec, progress: None, None)
+    started: list[SessionSpec] = []
+    monkeypatch.setattr(scheduler, "_start", lambda spec, seat: started.append(spec))
+    waiting = deque([SessionSpec("big", "now", cell(cpus=9).deployment, (), 1.0), SPEC])
+    scheduler._admit(waiting)
+    assert [spec.session_id for spec in started] == ["s"]
+    assert [spec.session_id for spec in waiting] == ["big"]
+    monkeypatch.setattr(sessions, "cluster_nodes", lambda: [BOX, Node("back", "back", cpus=16, gpus=0)])
+    scheduler._admit(waiting)
+    assert [spec.session_id for spec in started] == ["s", "big"]

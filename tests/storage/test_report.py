@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,28 @@ def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(tmp_path: Pat
 
     assert done.returncode == 1
     assert done.stderr.startswith("Results must be writable: No such file or directory")
+
+
+def test_an_engine_that_did_not_start_is_in_the_report_with_its_reason(tmp_path: Path) -> None:
+    row, session = results("ngram", 3, 20)
+    assert isinstance(row, CellResult)
+    assert isinstance(session, SessionRow)
+    lost = replace(session, status="failed", error_kind="engine_did_not_start", error="out of memory\ntail of its log")
+    folder = record(tmp_path / "run", lost)
+
+    text = report_of([folder])
+
+    assert "## Sessions that failed" in text
+    assert "engine_did_not_start | out of memory |" in text
+    assert "tail of its log" not in text
+
+
+def test_domains_that_differ_by_chance_are_not_said_to_matter(tmp_path: Path) -> None:
+    few = [
+        replace(result, requests=result.requests[:4]) if isinstance(result, CellResult) else result
+        for result in [*results("none", 0, 40), *results("ngram", 3, 20, maths=1.5)]
+    ]
+
+    verdict = report_of([record(tmp_path / "run", *few)]).splitlines()[2]
+
+    assert "Domains differ, none significantly: from" in verdict
