@@ -5,6 +5,7 @@ Does not own types (config checks them against the schema), or what one engine o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ RULES = (
     Rule("workload.limit", "at least 0 (0 = all prompts)", lambda v: v >= 0),
     Rule("workload.isl", "at least 0 (0 = as the prompts are)", lambda v: v >= 0),
     Rule("workload.output_limit", "at least 1", lambda v: v >= 1),
-    Rule("sampling.temperature", "at least 0 (0 = greedy)", lambda v: v >= 0),
+    Rule("sampling.temperature", "at least 0 (0 = greedy)", lambda v: 0 <= v < math.inf),
     Rule("sampling.top_p", "above 0 and at most 1", lambda v: 0 < v <= 1),
     Rule("sampling.top_k", "at least 0 (0 = off)", lambda v: v >= 0),
     Rule("load.concurrency", "at least 1", lambda v: v >= 1),

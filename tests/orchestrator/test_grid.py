@@ -94,6 +94,13 @@ def test_cells_share_nothing_that_can_change() -> None:
         pytest.param(
             [NONE], Grid({"sampling.temperature": [-0.1]}), BadInput, "`sampling.temperature` must be", id="temperature"
         ),
+        pytest.param(
+            [NONE],
+            Grid({"sampling.temperature": [float("inf")]}),
+            BadInput,
+            "`sampling.temperature` must be",
+            id="endless heat",
+        ),
         pytest.param([NONE], Grid({"sampling.top_p": [0.0]}), BadInput, "`sampling.top_p` must be above 0", id="top_p"),
         pytest.param([NONE], Grid({"engine.tp": [0]}), BadInput, "`engine.tp` must be at least 1", id="tp"),
         pytest.param(
