@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
+
+from jobs.engines.base import Answer
 
 DONE = b"[DONE]"
 NOT_DONE = "the stream must end with [DONE]: it did not."
@@ -21,6 +24,55 @@ class Reader(Protocol):
 
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""
+
+
+@dataclass
+class ToldSoFar:
+    """What the events of one stream said so far, of an engine whose chunks are the ids of its events."""
+
+    chunk_events: list[int] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    output_ids: list[int] = field(default_factory=list)
+    step_drafted: list[int] = field(default_factory=list)
+    step_accepted: list[int] = field(default_factory=list)
+    is_cut: bool = False
+    finish_reason: str = ""
+    is_done: bool = False
+
+    def is_end(self, event: bytes) -> bool:
+        """Whether the event only says that it was all; `ValueError` for one after that."""
+        if self.is_done:
+            raise ValueError(NOTHING_AFTER)
+        self.is_done = event.strip() == DONE
+        return self.is_done
+
+    def take_new(self, index: int, ids: list[int]) -> None:
+        """The new ids that an event brought."""
+        if ids:
+            self.chunk_events.append(index)
+            self.chunk_tokens.append(len(ids))
+            self.output_ids += ids
+
+    def check_end(self) -> None:
+        """`ValueError` when the stream did not end as promised."""
+        if not self.is_done:
+            raise ValueError(NOT_DONE)
+        if not self.finish_reason:
+            raise ValueError(NO_REASON)
+
+    def answer(self, error: str, engine_al: float | None) -> Answer:
+        return Answer(
+            chunk_events=self.chunk_events,
+            chunk_tokens=self.chunk_tokens,
+            output_ids=self.output_ids,
+            step_drafted=self.step_drafted,
+            step_accepted=self.step_accepted,
+            first_step_is_prefill=bool(self.step_drafted),
+            last_step_is_cut=self.is_cut,
+            engine_al=engine_al,
+            finish_reason=self.finish_reason,
+            error=error,
+        )
 
 
 def error_in(told: Reader, events: Sequence[bytes]) -> str:

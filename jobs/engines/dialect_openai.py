@@ -14,10 +14,7 @@ import orjson
 
 from jobs.engines.base import Answer, Ask, Endpoint
 from jobs.engines.dialect_events import (
-    DONE,
-    NO_REASON,
-    NOT_DONE,
-    NOTHING_AFTER,
+    ToldSoFar,
     count_of,
     counts_of,
     error_in,
@@ -49,41 +46,19 @@ class OpenAIDialect:
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
         error = error_in(told, events)
-        return Answer(
-            chunk_events=told.chunk_events,
-            chunk_tokens=told.chunk_tokens,
-            output_ids=told.output_ids,
-            step_drafted=told.step_drafted,
-            step_accepted=told.step_accepted,
-            first_step_is_prefill=bool(told.step_drafted),
-            last_step_is_cut=told.is_cut,
-            engine_al=told.metrics.get("mean_acceptance_length"),
-            finish_reason=told.finish_reason,
-            error=error,
-        )
+        return told.answer(error, told.metrics.get("mean_acceptance_length"))
 
 
 @dataclass
-class Told:
+class Told(ToldSoFar):
     """What the events said so far."""
 
-    chunk_events: list[int] = field(default_factory=list)
-    chunk_tokens: list[int] = field(default_factory=list)
-    output_ids: list[int] = field(default_factory=list)
-    finish_reason: str = ""
-    step_drafted: list[int] = field(default_factory=list)
-    step_accepted: list[int] = field(default_factory=list)
-    is_cut: bool = False
     usage_tokens: int = -1  # not told
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of speculative decoding
-    is_done: bool = False
 
     def take(self, index: int, event: bytes) -> None:
         """One event. `ValueError` with what is wrong with it."""
-        if self.is_done:
-            raise ValueError(NOTHING_AFTER)
-        if event.strip() == DONE:
-            self.is_done = True
+        if self.is_end(event):
             return
         fields = object_of(index, event)
         for choice in fields.get("choices") or ():
@@ -99,18 +74,12 @@ class Told:
                 f"event {index} must tell its token ids: it has text only. The server must know `return_token_ids`."
             )
         ids = counts_of("token_ids", choice.get("token_ids") or [])
-        if ids:
-            self.chunk_events.append(index)
-            self.chunk_tokens.append(len(ids))
-            self.output_ids += ids
+        self.take_new(index, ids)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""
-        if not self.is_done:
-            raise ValueError(NOT_DONE)
-        if not self.finish_reason:
-            raise ValueError(NO_REASON)
+        self.check_end()
         if self.usage_tokens not in (-1, len(self.output_ids)):
             raise ValueError(f"the usage must count what came: got {self.usage_tokens} for {len(self.output_ids)} tokens.")
         self.take_steps()

@@ -14,10 +14,7 @@ import orjson
 
 from jobs.engines.base import Answer, Ask, Endpoint
 from jobs.engines.dialect_events import (
-    DONE,
-    NO_REASON,
-    NOT_DONE,
-    NOTHING_AFTER,
+    ToldSoFar,
     count_of,
     counts_of,
     error_in,
@@ -46,40 +43,18 @@ class SGLangDialect:
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
         error = error_in(told, events)
-        return Answer(
-            chunk_events=told.chunk_events,
-            chunk_tokens=told.chunk_tokens,
-            output_ids=told.output_ids,
-            step_drafted=told.step_drafted,
-            step_accepted=told.step_accepted,
-            first_step_is_prefill=bool(told.step_drafted),
-            last_step_is_cut=told.is_cut,
-            engine_al=told.meta.get("spec_accept_length"),
-            finish_reason=told.finish_reason,
-            error=error,
-        )
+        return told.answer(error, told.meta.get("spec_accept_length"))
 
 
 @dataclass
-class Told:
+class Told(ToldSoFar):
     """What the events said so far."""
 
-    chunk_events: list[int] = field(default_factory=list)
-    chunk_tokens: list[int] = field(default_factory=list)
-    output_ids: list[int] = field(default_factory=list)
-    step_drafted: list[int] = field(default_factory=list)
-    step_accepted: list[int] = field(default_factory=list)
-    is_cut: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
-    finish_reason: str = ""
-    is_done: bool = False
 
     def take(self, index: int, event: bytes) -> None:
         """One event. `ValueError` with what is wrong with it."""
-        if self.is_done:
-            raise ValueError(NOTHING_AFTER)
-        if event.strip() == DONE:
-            self.is_done = True
+        if self.is_end(event):
             return
         fields = object_of(index, event)
         self.meta = section(fields, "meta_info")
@@ -97,17 +72,11 @@ class Told:
             raise ValueError(
                 f"event {index} must tell as many ids as it counts: got {len(ids)}, {total} in all after {seen}."
             )
-        if new:
-            self.chunk_events.append(index)
-            self.chunk_tokens.append(len(new))
-            self.output_ids += new
+        self.take_new(index, new)
 
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""
-        if not self.is_done:
-            raise ValueError(NOT_DONE)
-        if not self.finish_reason:
-            raise ValueError(NO_REASON)
+        self.check_end()
         self.take_steps()
 
     def take_steps(self) -> None:

@@ -100,7 +100,7 @@ def family(pid: int) -> tuple[list[psutil.Process], set[str]]:
     folders = set()
     for process in processes:
         with suppress(psutil.Error):
-            folders.update(re.findall(r"/tmp/sweep-\w+", " ".join(process.cmdline())))
+            folders.update(re.findall(r"/\w+/sweep-\w+", " ".join(process.cmdline())))
     return processes, folders
 
 
