@@ -16,8 +16,9 @@ NOT_IN_ID = {"in_id": False}
 """Metadata of a field that changes where or how patiently something runs, not what is measured."""
 
 DEVICES = ("auto", "cpu", "cuda")
-SCHEDULES = ("constant", "heuristic", "heuristic_transient")
-"""Of draft lengths: `k` tokens always, or a `k` that follows what was accepted (for good, or anew with each request)."""
+SCHEDULES = ("constant", "batch_size", "acceptance", "heuristic", "heuristic_transient")
+"""Of draft lengths: `k` tokens always; by the batch size (`k_by_batch`); by what was accepted, in the engine's own way
+or as transformers does it (for good, or anew with each request)."""
 
 
 @dataclass
@@ -29,13 +30,28 @@ class Model:
     revision: str = ""
 
 
+_LENGTH = ("k", "schedule", "k_by_batch")
+_MODEL = ("model", "revision", "quantization", "dummy_weights", "vocab_size", "tp")
 DRAFT_FIELDS: dict[str, tuple[str, ...]] = {
     "none": (),
-    "ngram": ("k", "ngram_max", "ngram_min"),
-    "draft_model": ("k", "model", "revision", "tp", "schedule", "confidence_threshold"),
+    "ngram": (*_LENGTH, "ngram_max", "ngram_min"),
+    "suffix": ("k",),
+    "draft_model": (*_LENGTH, *_MODEL, "confidence_threshold"),
+    "eagle": (*_LENGTH, *_MODEL),
+    "eagle3": (*_LENGTH, *_MODEL),
+    "mtp": (*_LENGTH, *_MODEL),
+    "medusa": (*_LENGTH, *_MODEL),
     "early_exit": ("k", "exit_layer", "schedule", "confidence_threshold"),
+    "dflash": (*_LENGTH, *_MODEL),
+    "pard": (*_LENGTH, *_MODEL),
+    "p_eagle": (*_LENGTH, *_MODEL),
+    "dspark": (*_LENGTH, *_MODEL),
+    "synthetic": ("k", *_MODEL, "drafter", "acceptance_length", "acceptance_rates"),
 }
 """method → the fields of `Draft` that mean something for it (besides `method` and `args`). Others are normalised away."""
+
+NEEDS_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "pard", "p_eagle", "dspark")
+"""Methods that have a draft model of their own: `draft.model` must name it (`mtp` and `synthetic` may have one)."""
 
 
 @dataclass
@@ -47,12 +63,21 @@ class Draft:
     k: int = 0  # draft tokens a step, at most
     model: str = ""  # path of the draft model, as `Model.path`
     revision: str = ""
+    quantization: str = ""  # of the draft's weights; "" = as its files are
+    dummy_weights: bool = False  # random weights of the right shape: for its costs, never for its acceptance
+    vocab_size: int = 0  # tokens that the draft can propose (pruned vocabulary); 0 = as its files are
     tp: int = 0  # GPUs of the draft; 0 = as the target
     schedule: str = "constant"  # one of SCHEDULES
+    k_by_batch: dict[int, int] = field(default_factory=dict)  # schedule batch_size: requests in the batch, at least → k
     confidence_threshold: float = 0.0  # stop drafting below this probability; 0 = never
     ngram_max: int = 2  # longest n-gram that is looked up
     ngram_min: int = 1
     exit_layer: int = 0  # early_exit: the layer after which the draft leaves the target
+    drafter: str = ""  # synthetic: the method that drafts; whether its tokens are accepted is thrown by dice
+    acceptance_length: float = 0.0  # synthetic: AL to pretend; 0 = `acceptance_rates` says it
+    acceptance_rates: list[float] = field(
+        default_factory=list
+    )  # synthetic: AR by position, given that those before were accepted
     args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine
 
     def __post_init__(self) -> None:
@@ -65,6 +90,8 @@ class Draft:
                 setattr(self, item.name, default_of(item))
         if self.method == "none":
             self.args = {}
+        if self.schedule != "batch_size":
+            self.k_by_batch = {}
 
 
 @dataclass
@@ -74,15 +101,27 @@ class Engine:
     name: str = "transformers"
     version: str = ""  # what must be found; "" = whatever is installed (recorded either way)
     python: str = field(default="", metadata=NOT_IN_ID)  # its interpreter; relative to the project's root
-    tp: int = 1  # GPUs of the target
+    tp: int = 1  # tensor parallel: GPUs of one copy of the target
+    pp: int = 1  # pipeline parallel: stages, each on `tp` GPUs
+    dp: int = 1  # data parallel: copies behind one address
+    ep: int = 1  # expert parallel: GPUs over which the experts of a MoE model are dealt out
     cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes; 0 = the whole node
     batch: int = 1  # most requests in one engine step
     max_length: int = 0  # prompt + output tokens; 0 = the model's own limit
+    kv_fraction: float = 0.0  # of a GPU's memory, in the engine's own meaning; 0 = its default
+    kv_bytes: int = 0  # of the KV cache, on each GPU; 0 = as `kv_fraction` says
     dtype: str = "auto"
+    kv_dtype: str = "auto"
+    quantization: str = ""  # of the target's weights; "" = as its files are
+    dummy_weights: bool = False  # random weights of the right shape: for costs, never for outputs
+    cuda_graphs: bool = True  # and compilation, where the engine has it; false = eager
     device: str = "auto"  # auto | cpu | cuda
     threads: int = 0  # CPU threads of the engine; 0 = the engine's own choice
     prefix_cache: bool = False
     seed: int = 0
+    url: str = ""  # attached: where an engine runs already, as http(s)://HOST:PORT
+    served_model: str = ""  # attached: the name under which it serves; "" = the only one that it has
+    api_key_env: str = field(default="", metadata=NOT_IN_ID)  # attached: the environment variable with its key
     start_timeout_s: float = field(default=600.0, metadata=NOT_IN_ID)
     args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine; an unknown key is refused
 
@@ -99,6 +138,7 @@ class Workload:
     limit: int = 0
     output_limit: int = 256  # most output tokens a turn
     ignore_eos: bool = False
+    json_schema: str = ""  # a file with the JSON schema that every answer must keep; "" = free text
     seed: int = 0
 
 
@@ -108,6 +148,9 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    # At a temperature above 0: prompts that are asked once more after the cell, untimed, with log-probabilities, so that the
+    # distribution can be compared with the baseline's; 0 = none.
+    scored: int = field(default=24, metadata=NOT_IN_ID)
 
 
 @dataclass
@@ -158,8 +201,9 @@ class Deployment:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the session takes: none for an engine on the CPU."""
-        return 0 if self.engine.device == "cpu" else self.engine.tp
+        """GPUs that the session takes: none for an engine on the CPU, or one that runs already."""
+        engine = self.engine
+        return 0 if engine.device == "cpu" or engine.url else engine.tp * engine.pp * engine.dp
 
     @property
     def is_speculative(self) -> bool:

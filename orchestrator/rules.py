@@ -13,7 +13,7 @@ from typing import Any
 from jobs.engines import engine_named
 from jobs.errors import BadInput
 from jobs.load import arrivals
-from jobs.spec import DEVICES, DRAFT_FIELDS, SCHEDULES, Cell, Draft
+from jobs.spec import DEVICES, DRAFT_FIELDS, NEEDS_MODEL, SCHEDULES, Cell, Draft
 from jobs.workloads import WORKLOADS, load_prompts
 
 
@@ -36,10 +36,12 @@ class Rule:
 
 RULES = (
     Rule("model.path", "given (a folder, a hub id or package:NAME/FILE.gguf)", bool),
-    Rule("engine.tp", "at least 1", lambda v: v >= 1),
+    *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in ("tp", "pp", "dp", "ep")),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
     Rule("engine.max_length", "at least 0", lambda v: v >= 0),
+    Rule("engine.kv_fraction", "from 0 (= the engine's default) to 1", lambda v: 0 <= v <= 1),
+    Rule("engine.kv_bytes", "at least 0", lambda v: v >= 0),
     Rule("engine.threads", "at least 0", lambda v: v >= 0),
     Rule("engine.start_timeout_s", "above 0", lambda v: v > 0),
     Rule("workload.limit", "at least 0 (0 = all prompts)", lambda v: v >= 0),
@@ -48,6 +50,7 @@ RULES = (
     Rule("sampling.temperature", "at least 0 (0 = greedy)", lambda v: 0 <= v < math.inf),
     Rule("sampling.top_p", "above 0 and at most 1", lambda v: 0 < v <= 1),
     Rule("sampling.top_k", "at least 0 (0 = off)", lambda v: v >= 0),
+    Rule("sampling.scored", "at least 0 (0 = none)", lambda v: v >= 0),
     Rule("load.concurrency", "at least 1", lambda v: v >= 1),
     Rule("load.warmup", "at least 0", lambda v: v >= 0),
     Rule("load.request_timeout_s", "above 0", lambda v: v > 0),
@@ -55,6 +58,7 @@ RULES = (
     Rule("load.slo_ttft_s", "at least 0 (0 = no limit)", lambda v: v >= 0),
     Rule("load.slo_tpot_s", "at least 0 (0 = no limit)", lambda v: v >= 0),
     Rule("draft.tp", "at least 0 (0 = as the target)", lambda v: v >= 0),
+    Rule("draft.vocab_size", "at least 0 (0 = as its files are)", lambda v: v >= 0),
     Rule("draft.confidence_threshold", "from 0 to below 1", lambda v: 0 <= v < 1),
 )
 
@@ -70,7 +74,13 @@ DRAFT_RULES = {
     "k": Rule("draft.k", "at least 1", lambda v: v >= 1),
     "ngram_min": Rule("draft.ngram_min", "at least 1", lambda v: v >= 1),
     "exit_layer": Rule("draft.exit_layer", "at least 1", lambda v: v >= 1),
-    "model": Rule("draft.model", "given (a folder, a hub id or package:NAME/FILE.gguf)", bool),
+    "k_by_batch": Rule(
+        "draft.k_by_batch",
+        "a mapping of batch sizes, the first 1, to draft lengths of at least 0",
+        lambda v: not v or (min(v) == 1 and min(v.values()) >= 0),
+    ),
+    "acceptance_length": Rule("draft.acceptance_length", "at least 1 (0 = not given)", lambda v: v == 0 or v >= 1),
+    "acceptance_rates": Rule("draft.acceptance_rates", "probabilities", lambda v: all(0 <= rate <= 1 for rate in v)),
 }
 """Rules that hold only for the methods to which the field means something."""
 
@@ -81,7 +91,9 @@ def problem_of(cell: Cell) -> Problem | None:
         return Problem(text)
     try:
         arrivals.check(cell.load)
-        engine_named(cell.deployment.engine.name).check(cell.deployment)
+        engine = engine_named(cell.deployment.engine.name)
+        engine.check(cell.deployment)
+        engine.check_cell(cell)
         load_prompts(cell.workload)
     except BadInput as refusal:
         return Problem(str(refusal), type(refusal))
@@ -105,8 +117,27 @@ def _wrong_drafts(draft: Draft) -> Iterator[str]:
         rule = DRAFT_RULES.get(name)
         if rule and not rule.holds(value := getattr(draft, name)):
             yield f"{_broken(rule, value)} (`draft.method` is {draft.method}.)"
+    if draft.method in NEEDS_MODEL and not draft.model:
+        yield f"`draft.model` must be given (a folder, a hub id or package:NAME/FILE.gguf) for {draft.method}: got ''."
     if draft.ngram_min > draft.ngram_max:
         yield f"`draft.ngram_min` must not be above `draft.ngram_max`: got {draft.ngram_min} above {draft.ngram_max}."
+    if draft.schedule == "batch_size" and max(draft.k_by_batch.values(), default=0) != draft.k:
+        yield f"`draft.k` must be the longest of `draft.k_by_batch`: got {draft.k} and {dict(draft.k_by_batch)}."
+    if draft.method == "synthetic":
+        yield from _wrong_synthetic(draft)
+
+
+def _wrong_synthetic(draft: Draft) -> Iterator[str]:
+    drafters = [method for method in DRAFT_FIELDS if method not in ("none", "synthetic")]
+    if draft.drafter not in drafters:
+        yield f"`draft.drafter` must be the method that drafts: got {draft.drafter!r}. Known: {', '.join(drafters)}."
+    if bool(draft.acceptance_length) == bool(draft.acceptance_rates):
+        yield (
+            "one of `draft.acceptance_length` and `draft.acceptance_rates` must be given: "
+            f"got {draft.acceptance_length:g} and {list(draft.acceptance_rates)}."
+        )
+    if draft.acceptance_length > draft.k + 1:
+        yield f"`draft.acceptance_length` must be at most k + 1 = {draft.k + 1}: got {draft.acceptance_length:g}."
 
 
 def _broken(rule: Rule, value: Any) -> str:

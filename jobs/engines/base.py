@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs.spec import Deployment, Sampling
+from jobs.spec import Cell, Deployment, Sampling
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Ask:
     ignore_eos: bool = False
     seed: int = 0
     category: str = ""  # only the simulated engine looks at it
+    json_schema: str = ""  # the text of the schema that the answer must keep; "" = free text
+    wants_logprobs: bool = False  # the target's log-probability of each token; never asked for while the clock runs
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Answer:
     first_step_is_prefill: bool = False
     last_step_is_cut: bool = False
     engine_al: float | None = None
+    logprobs: Sequence[float] = ()  # natural logarithms, one for each of `output_ids`, where they were asked for
     finish_reason: str = ""
     error: str = ""  # what was wrong with the stream, in one line; "" = whole
 
@@ -105,20 +108,44 @@ class Dialect(Protocol):
         """What the payloads of the server-sent events (without `data: `) of one whole stream say. Never raises."""
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What an engine has of one speculative method."""
+
+    refusal: str = ""  # why it has not, in one sentence without a full stop; "" = it has
+    until: str = ""  # the first version that has it no more; "" = none is known
+    run_on: str = ""  # on what the contract suite ran it, as "0.32.0, CPU"; "" = not run
+
+
 class Engine(Protocol):
     """One engine family."""
 
-    name: str
-    dialect: Dialect
+    @property
+    def name(self) -> str:
+        """As the registry has it."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How it is spoken to."""
+
+    @property
+    def methods(self) -> Mapping[str, Offer]:
+        """What it has of every method in `jobs.spec.DRAFT_FIELDS`."""
 
     def check(self, deployment: Deployment) -> None:
         """Raise `Unsupported` for what this engine cannot do, at plan time, naming the engines that can."""
+
+    def check_cell(self, cell: Cell) -> None:
+        """Raise `Unsupported` for sampling or structured output that cannot be had with this deployment, at plan time."""
 
     def launch(self, deployment: Deployment, site: Site) -> Launch:
         """The command line and environment of this deployment. Pure."""
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
         """Ask the running engine for its facts; raise `WrongEngine` when it is not ours or does not speculate as asked."""
+
+    def check_identity(self, endpoint: Endpoint) -> None:
+        """Raise `WrongEngine` when it is not ours that answers: asked before the first request and after each cell."""
 
     def counters(self, endpoint: Endpoint) -> dict[str, float]:
         """Raw counters since start: `drafts, draft_tokens, accepted_tokens, accepted_at_0..k-1, output_tokens`."""

@@ -47,9 +47,13 @@ class OwnHost:
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
         told = control.get_json(endpoint, "/facts")
-        check_identity(told, deployment, endpoint)
+        check_name(told, endpoint)
+        check_speculation(told, deployment)
         known = {item.name for item in fields(EngineFacts)}
         return EngineFacts(**{key: value for key, value in told.items() if key in known})
+
+    def check_identity(self, endpoint: Endpoint) -> None:
+        check_name(control.get_json(endpoint, "/facts"), endpoint)
 
     def counters(self, endpoint: Endpoint) -> dict[str, float]:
         return {key: float(value) for key, value in control.get_json(endpoint, "/counters").items()}
@@ -75,14 +79,18 @@ def host_config(deployment: Deployment, site: Site) -> dict[str, Any]:
     }
 
 
-def check_identity(told: Mapping[str, Any], deployment: Deployment, endpoint: Endpoint) -> None:
-    """Raise `WrongEngine` unless it serves under our name and speculates as asked."""
+def check_speculation(told: Mapping[str, Any], deployment: Deployment) -> None:
+    """Raise `WrongEngine` unless it speculates as asked."""
+    config = told.get("effective_config") or {}
+    for key, asked in (("method", deployment.draft.method), ("k", deployment.draft.k)):
+        if config.get(key) != asked:
+            raise WrongEngine(f"the engine must run with draft.{key} = {asked!r}: it says {config.get(key)!r}.")
+
+
+def check_name(told: Mapping[str, Any], endpoint: Endpoint) -> None:
+    """Raise `WrongEngine` unless it serves under our name."""
     if told.get("model") != endpoint.model:
         raise WrongEngine(
             f"the engine on port {endpoint.port} must serve as {endpoint.model!r}: it serves as {told.get('model')!r}. "
             "Another server has that port."
         )
-    config = told.get("effective_config") or {}
-    for key, asked in (("method", deployment.draft.method), ("k", deployment.draft.k)):
-        if config.get(key) != asked:
-            raise WrongEngine(f"the engine must run with draft.{key} = {asked!r}: it says {config.get(key)!r}.")

@@ -8,17 +8,20 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from jobs.engines.base import Launch, Site
+from jobs.engines.base import Launch, Offer, Site
 from jobs.engines.own_host import OwnHost
 from jobs.engines.script import make_script
 from jobs.errors import BadInput, Unsupported
-from jobs.spec import DRAFT_FIELDS, Deployment
+from jobs.spec import DRAFT_FIELDS, Cell, Deployment
+
+METHODS = {method: Offer(run_on="any CPU") for method in DRAFT_FIELDS}
 
 
 class SimulatedEngine(OwnHost):
     """Plays a script: every method, any batch, no model."""
 
     name = "simulated"
+    methods = METHODS
 
     def python(self, deployment: Deployment) -> str:
         return sys.executable
@@ -32,6 +35,9 @@ class SimulatedEngine(OwnHost):
             raise BadInput(f"`draft.k` must be at least 1 for {draft.method}: got {draft.k}.")
         if engine.batch < 1:
             raise BadInput(f"`engine.batch` must be at least 1: got {engine.batch}.")
+
+    def check_cell(self, cell: Cell) -> None:
+        """It plays everything."""
 
     def launch(self, deployment: Deployment, site: Site) -> Launch:
         if make_script(deployment.engine.args, deployment.draft.args).wrong_name:

@@ -7,24 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from jobs.engines.base import Site
+from jobs.engines.base import Offer, Site
 from jobs.engines.own_host import OwnHost
-from jobs.errors import BadInput, Unsupported
+from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of
 from jobs.models import engine_python
-from jobs.spec import DEVICES, SCHEDULES, Deployment, Draft, Engine
+from jobs.spec import DEVICES, Cell, Deployment, Draft, Engine
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ARGS = {"attn_implementation": ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")}
 """argument of `engine.args` → its values; handed to `from_pretrained`."""
 
-Rule = tuple[bool, str]
-"""Does it hold, and what is wrong if not."""
+RUN_ON = Offer(run_on="5.24.0 on CPU")
+METHODS = {
+    "none": RUN_ON,
+    "ngram": RUN_ON,
+    "suffix": Offer("it has no suffix decoding"),
+    "draft_model": RUN_ON,
+    "eagle": Offer("it has no EAGLE heads"),
+    "eagle3": Offer("it has no EAGLE heads"),
+    "mtp": Offer("our host does not load MTP layers"),
+    "medusa": Offer("our host does not load Medusa heads"),
+    "early_exit": RUN_ON,
+    "dflash": Offer("our host does not load DFlash drafts"),
+    "pard": Offer("its assistants draft one token after the other"),
+    "p_eagle": Offer("it has no EAGLE heads"),
+    "dspark": Offer("it has no DSpark"),
+    "synthetic": Offer("it cannot pretend acceptance"),
+}
+LACKING = ("pp", "dp", "ep", "kv_fraction", "kv_bytes", "kv_dtype", "quantization", "dummy_weights", "url", "served_model")
+LACKING_OF_DRAFTS = ("quantization", "dummy_weights", "vocab_size", "k_by_batch")
+SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
 class TransformersEngine(OwnHost):
     """Assisted generation, prompt lookup and early exit, on the CPU or one GPU."""
 
     name = "transformers"
+    methods = METHODS
 
     def python(self, deployment: Deployment) -> str:
         return engine_python()
@@ -34,21 +53,18 @@ class TransformersEngine(OwnHost):
         return {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
     def check(self, deployment: Deployment) -> None:
-        for holds, wrong in offers(deployment.engine, deployment.draft):
-            if not holds:
-                raise Unsupported(wrong)
-        for holds, wrong in rules(deployment.engine, deployment.draft):
-            if not holds:
-                raise BadInput(wrong)
+        enforce(offers(deployment.engine, deployment.draft), rules(deployment.engine, deployment.draft))
+
+    def check_cell(self, cell: Cell) -> None:
+        refuse = (
+            "`workload.json_schema` must be empty for transformers, which has no grammars: got {!r}. Use another engine."
+        )
+        enforce([(not cell.workload.json_schema, refuse.format(cell.workload.json_schema))], ())
 
 
 def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
     """What transformers has, and what other engines are for."""
-    yield (
-        draft.method in METHODS,
-        f"`draft.method` must be one that transformers offers: got {draft.method!r}. Offered: {', '.join(METHODS)}. "
-        "Use one of them, or another engine.",
-    )
+    yield offers_method(TransformersEngine(), draft.method)
     yield (
         engine.batch == 1,
         "`engine.batch` must be 1 for transformers, whose assisted generation takes one request at a time: "
@@ -56,6 +72,8 @@ def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
     )
     for name, tp in (("engine.tp", engine.tp), ("draft.tp", draft.tp or 1)):
         yield tp == 1, f"`{name}` must be 1 for transformers, which runs on one device here: got {tp}. Use another engine."
+    yield from lacks("transformers", "engine", engine, LACKING)
+    yield from lacks("transformers", "draft", draft, LACKING_OF_DRAFTS)
     yield (
         not engine.prefix_cache,
         "`engine.prefix_cache` must be false for transformers, which has none. Use another engine.",
@@ -76,12 +94,13 @@ def rules(engine: Engine, draft: Draft) -> Iterator[Rule]:
         yield one_of("engine.args", name, ARGS)
         yield one_of(f"engine.args.{name}", value, ARGS.get(name, ()))
     yield not draft.args, f"`draft.args` must be empty for transformers: got {', '.join(draft.args)}. Leave it out."
-    yield from METHODS[draft.method](draft)
+    yield from DRAFT_RULES[draft.method](draft)
 
 
 def ngram_rules(draft: Draft) -> Iterator[Rule]:
     yield at_least("draft.k", draft.k, 1, " for ngram")
     yield at_least("draft.ngram_max", draft.ngram_max, 1)
+    yield one_of("draft.schedule", draft.schedule, ("constant",))
 
 
 def draft_model_rules(draft: Draft) -> Iterator[Rule]:
@@ -102,18 +121,10 @@ def drafter_rules(draft: Draft) -> Iterator[Rule]:
     yield 0 <= threshold < 1, f"`draft.confidence_threshold` must be from 0 (never stop early) to below 1: got {threshold}."
 
 
-METHODS: dict[str, Callable[[Draft], Iterable[Rule]]] = {
+DRAFT_RULES: dict[str, Callable[[Draft], Iterable[Rule]]] = {
     "none": lambda draft: (),
     "ngram": ngram_rules,
     "draft_model": draft_model_rules,
     "early_exit": early_exit_rules,
 }
-"""What transformers offers → the rules of its fields."""
-
-
-def one_of(name: str, value: object, known: tuple[str, ...] | Mapping[str, object]) -> Rule:
-    return value in known, f"`{name}` must be known: got {value!r}. Known: {', '.join(known)}. Use one of them."
-
-
-def at_least(name: str, value: int, least: int, why: str = "") -> Rule:
-    return value >= least, f"`{name}` must be at least {least}{why}: got {value}."
+"""A method that transformers offers → the rules of its fields."""

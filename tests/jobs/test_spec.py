@@ -74,7 +74,7 @@ def test_a_speculative_cell_and_its_baseline_share_the_pair_id() -> None:
 
 
 def test_fields_that_mean_nothing_for_a_method_are_normalised() -> None:
-    draft = Draft(method="ngram", k=3, model="a/draft", exit_layer=7, schedule="heuristic")
+    draft = Draft(method="ngram", k=3, model="a/draft", exit_layer=7, k_by_batch={1: 3})
 
     assert draft == Draft(method="ngram", k=3)
 
