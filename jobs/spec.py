@@ -119,8 +119,8 @@ class Engine:
     threads: int = 0  # CPU threads of the engine; 0 = the engine's own choice
     prefix_cache: bool = False
     seed: int = 0
-    url: str = ""  # attached: where an engine runs already, as http(s)://HOST:PORT
-    served_model: str = ""  # attached: the name under which it serves; "" = the only one that it has
+    url: str = field(default="", metadata=NOT_IN_ID)  # attached: where an engine runs already, as http(s)://HOST:PORT
+    served_model: str = field(default="", metadata=NOT_IN_ID)  # attached: the name under which it serves
     api_key_env: str = field(default="", metadata=NOT_IN_ID)  # attached: the environment variable with its key
     start_timeout_s: float = field(default=600.0, metadata=NOT_IN_ID)
     args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine; an unknown key is refused

@@ -9,6 +9,7 @@ import pytest
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
+from jobs.spec import DRAFT_FIELDS, NEEDS_MODEL
 from orchestrator.config import CONF, compose
 from orchestrator.grid import expand
 from orchestrator.settings import PARTS
@@ -23,7 +24,7 @@ rules: {line-length: {max: 140}, document-start: disable, comments: disable}
 @pytest.mark.parametrize("path", [pytest.param(path, id=str(path)) for path in CHOICES if path.parts[0] != "grid"])
 def test_every_choice_composes_into_its_schema(path: Path) -> None:
     folder, choice = path.parts[0], path.stem
-    sweep = compose([f"{folder}={choice}", *(["draft.model=x"] if choice == "draft_model" else [])])
+    sweep = compose([f"{folder}={choice}", *(["draft.model=x"] if choice in NEEDS_MODEL else [])])
     assert sweep is not None
     if folder in PARTS:
         (point,) = sweep.points
@@ -46,3 +47,7 @@ def test_every_grid_expands_and_pairs_each_speculative_cell(path: Path) -> None:
 def test_every_file_is_clean_yaml(path: Path) -> None:
     problems = list(linter.run((CONF / path).read_text(), YamlLintConfig(LINT)))
     assert [str(problem) for problem in problems] == []
+
+
+def test_every_method_has_a_file_of_its_name() -> None:
+    assert {path.stem for path in CHOICES if path.parts[0] == "draft"} >= set(DRAFT_FIELDS)
