@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,9 @@ DEVICES = ("auto", "cpu", "cuda")
 SCHEDULES = ("constant", "batch_size", "acceptance", "heuristic", "heuristic_transient")
 """Of draft lengths: `k` tokens always; by the batch size (`k_by_batch`); by what was accepted, in the engine's own way
 or as transformers does it (for good, or anew with each request)."""
+
+ENTROPIES = ("", "low", "mixed", "high")
+"""How hard to foresee the answers are: of copying, of both, of open continuation; "" = as the prompts are."""
 
 
 @dataclass
@@ -132,14 +136,21 @@ class Workload:
 
     name: str = "mini"
     split: str = ""
-    path: str = ""
+    path: str = ""  # a file or folder, or a data set's hub id
+    revision: str = ""  # of a data set of the hub: the commit, 40 hex digits
     categories: list[str] = field(default_factory=list)  # [] = all
-    isl: int = 0  # input sequence length in tokens that the workload is asked for; 0 = as the prompts are
+    columns: dict[str, str] = field(default_factory=dict)  # what a file's columns are called: ours → the file's
+    isl: Any = 0  # input sequence length in tokens that the workload is asked for, 1000 or 1k; 0 = as the prompts are
+    entropy: str = ""  # one of ENTROPIES
     limit: int = 0
     output_limit: int = 256  # most output tokens a turn
     ignore_eos: bool = False
     json_schema: str = ""  # a file with the JSON schema that every answer must keep; "" = free text
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """1k and 1000 are one length, and so one cell."""
+        self.isl = tokens_of(self.isl)
 
 
 @dataclass
@@ -258,6 +269,12 @@ class SessionSpec:
     deployment: Deployment
     orders: tuple[CellOrder, ...]
     expected_s: float  # start and cells together
+
+
+def tokens_of(length: Any) -> Any:
+    """A length in tokens: 1000 for "1k" (as SPEED-Bench has it, not 1024); what says none comes back as it is."""
+    found = re.fullmatch(r"(\d+)(k?)", length.strip().lower()) if isinstance(length, str) else None
+    return int(found[1]) * (1000 if found[2] else 1) if found else length
 
 
 def digest(value: object) -> str:

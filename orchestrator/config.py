@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import BadInput
+from jobs.spec import tokens_of
 from orchestrator.complaints import no_such_choice, no_such_field, type_at, worded
 from orchestrator.grid import Grid, Point
 from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
@@ -30,7 +31,7 @@ from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
-FREE = re.compile(r"\+{0,2}((?:axes|engine\.args|draft\.args)(?:[.=].*))", re.DOTALL)
+FREE = re.compile(r"\+{0,2}((?:axes|engine\.args|draft\.args|workload\.columns)(?:[.=].*))", re.DOTALL)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
 DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
 
@@ -211,11 +212,11 @@ def _value(key: str, value: Any) -> Any:
         return _choice(section, value)
     _refuse_unknown(key)
     node = OmegaConf.structured(SweepConfig)
-    OmegaConf.update(node, key, value, force_add=".args." in key)
+    OmegaConf.update(node, key, value, force_add=key.count(".") > 1)
     typed: Any = OmegaConf.to_container(node)
     for step in key.split("."):
         typed = typed[step]
-    return typed
+    return tokens_of(typed) if key == "workload.isl" else typed
 
 
 def _choice(folder: str, choice: Any) -> str:

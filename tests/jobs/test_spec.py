@@ -82,3 +82,18 @@ def test_fields_that_mean_nothing_for_a_method_are_normalised() -> None:
 def test_an_engine_on_the_cpu_takes_no_gpu() -> None:
     assert cell(engine=Engine(device="cpu", tp=4)).deployment.gpus == 0
     assert cell(engine=Engine(device="cuda", tp=4)).deployment.gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"),
+    [
+        pytest.param("1k", 1000, id="k is a thousand, not 1024"),
+        pytest.param("32K", 32_000, id="capital K"),
+        pytest.param("700", 700, id="digits"),
+        pytest.param(1000, 1000, id="a number"),
+        pytest.param("long", "long", id="what is no length is left for the rules to refuse"),
+    ],
+)
+def test_a_length_is_the_same_in_tokens_and_in_thousands(written: object, tokens: object) -> None:
+    assert Workload(isl=written).isl == tokens
+    assert cell(workload=Workload(isl=written)).id == cell(workload=Workload(isl=tokens)).id
