@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 
@@ -14,17 +13,23 @@ from jobs.engines.base import Endpoint, Engine
 from jobs.engines.control import is_healthy
 from jobs.engines.process import EngineProcess
 from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, EngineHung, SpecSweepError
-from jobs.load.base import Measured, Progress, Traffic
+from jobs.load.base import ROWS_A_BATCH, Measured, Progress, Traffic
 from jobs.load.drive import drive
+from jobs.load.driving import Driving
 from jobs.spec import Cell, CellOrder, SessionSpec, Workload
+from jobs.tally import Tally
 from jobs.telemetry import Telemetry
 from jobs.workloads import load_prompts
 from jobs.workloads.base import Conversation
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
 from jobs.workloads.warmup import warmup_conversations
-from storage.rows import FAILED, OK, CellResult, CellRow, RequestRow
+from storage.rows import FAILED, OK, CellBatch, CellResult, CellRow
 
 HEALTH_LIMIT_S = 30.0  # an engine in the middle of a long step answers late, and is not hung
+SAMPLES = 5_000  # of telemetry that make a batch of their own, when no requests come that could take them along
+
+Measuring = Generator[CellBatch, None, tuple[CellResult, EngineFailed | None]]
+"""Yields what is to be recorded while a cell runs; returns its result, and what is wrong with the engine after it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Running:
     tokenizer: ChatTokenizer
     gpus: tuple[str, ...]
     control: SessionControl
+    rows_a_batch: int = ROWS_A_BATCH
 
     def prepare(self, workload: Workload) -> list[Conversation]:
         """The workload's conversations as token ids; `BadInput` when one does not fit into the engine."""
@@ -48,17 +54,18 @@ class Running:
         return prepared
 
 
-def measure_cell(running: Running, order: CellOrder, position: int) -> tuple[CellResult, EngineFailed | None]:
-    """One try at a cell, and what is wrong with the engine after it. What fails in the cell is in its row."""
+def measure_cell(running: Running, order: CellOrder, position: int) -> Measuring:
+    """One try at a cell. What fails in the cell is in its row."""
     row = new_row(running.spec, order, position)
+    tally = Tally()
     try:
         prepared = running.prepare(order.cell.workload)
         row = replace(row, caches_reset=running.engine.reset(running.endpoint))
         warm_up(running, order)
-        return drive_cell(running, order, row, prepared)
+        return (yield from drive_cell(running, order, row, prepared, tally))
     except SpecSweepError as raised:
         fault = engine_fault(running) or (raised if isinstance(raised, EngineFailed) else None)
-        return CellResult(failed(row, fault or raised)), fault
+        return CellResult(failed(row, fault or raised), n_batches=tally.n_batches), fault
 
 
 def warm_up(running: Running, order: CellOrder) -> None:
@@ -71,22 +78,28 @@ def warm_up(running: Running, order: CellOrder) -> None:
 
 
 def drive_cell(
-    running: Running, order: CellOrder, row: CellRow, prepared: Sequence[Conversation]
-) -> tuple[CellResult, EngineFailed | None]:
+    running: Running, order: CellOrder, row: CellRow, prepared: Sequence[Conversation], tally: Tally
+) -> Measuring:
     """The timed part, between two readings of the engine's counters."""
     cell, engine, endpoint = order.cell, running.engine, running.endpoint
     running.control.show(SessionProgress("measuring", cell.id, cell.label, 0, len(prepared)))
     before = engine.counters(endpoint)
     row = replace(row, started_at=utc_now(), load_average=load_average(), counters_before=before)
-    with Telemetry(running.process.pid, running.gpus) as telemetry:
-        measured = drive(_traffic(running, order, prepared))
+    with Telemetry(running.process.pid, running.gpus) as telemetry, Driving(_traffic(running, order, prepared)) as driving:
+        for requests in driving:
+            if requests or (driving.t_zero_ns and telemetry.n_samples >= SAMPLES):
+                samples = telemetry.take(cell.id, order.attempt, driving.t_zero_ns)
+                yield CellBatch(cell.id, order.attempt, tally.take_part(requests), requests, samples)
+    measured = driving.measured()
+    tally.add(measured.requests)
     row = with_measured(row, measured)
     fault = engine_fault(running)
     if fault is None:
-        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured)
+        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.timed_out, tally)
     else:
         row = failed(row, fault)
-    return CellResult(row, measured.requests, telemetry.rows(cell.id, order.attempt, measured.t_zero_ns)), fault
+    samples = telemetry.take(cell.id, order.attempt, measured.t_zero_ns)
+    return CellResult(row, measured.requests, samples, tally.n_batches), fault
 
 
 def engine_fault(running: Running) -> EngineFailed | None:
@@ -127,26 +140,25 @@ def with_measured(row: CellRow, measured: Measured) -> CellRow:
     )
 
 
-def judged(row: CellRow, cell: Cell, measured: Measured) -> CellRow:
+def judged(row: CellRow, cell: Cell, timed_out: str, tally: Tally) -> CellRow:
     """Failed when its time was up or no request was answered; otherwise how acceptance is known."""
-    if measured.timed_out:
-        return failed(row, CellTimedOut(measured.timed_out))
-    errors = [request.error for request in measured.requests if request.error]
-    if len(errors) == len(measured.requests):
-        commonest = Counter(errors).most_common(1)[0][0] if errors else "the workload has no prompt"
-        return failed(row, CellFailed(f"No request of the cell was answered: {commonest}"))
-    return replace(row, acceptance_source=acceptance_source(row, cell, measured.requests))
+    if timed_out:
+        return failed(row, CellTimedOut(timed_out))
+    if tally.n_failed == tally.n_requests:
+        why = tally.commonest_error or "the workload has no prompt"
+        return failed(row, CellFailed(f"No request of the cell was answered: {why}"))
+    return replace(row, acceptance_source=acceptance_source(row, cell, tally))
 
 
-def acceptance_source(row: CellRow, cell: Cell, requests: Sequence[RequestRow]) -> str:
+def acceptance_source(row: CellRow, cell: Cell, tally: Tally) -> str:
     """Where acceptance is known from, the best first: each step, counters, a summary per request; "" = no speculation."""
     if not cell.deployment.is_speculative:
         return ""
-    if any(len(request.step_drafted) for request in requests):
+    if tally.has_steps:
         return "steps"
     if row.counters_after.get("drafts"):
         return "counters"
-    return "summary" if any(request.engine_al is not None for request in requests) else ""
+    return "summary" if tally.has_summaries else ""
 
 
 def failed(row: CellRow, fault: SpecSweepError) -> CellRow:
@@ -166,4 +178,13 @@ def _traffic(running: Running, order: CellOrder, prepared: Sequence[Conversation
     def show(progress: Progress) -> None:
         running.control.show_counts(progress.done, progress.total, progress.tokens_per_s)
 
-    return Traffic(order.cell, order.attempt, prepared, running.endpoint, running.engine.dialect, show)
+    return Traffic(
+        order.cell,
+        order.attempt,
+        prepared,
+        running.endpoint,
+        running.engine.dialect,
+        on_progress=show,
+        rows_a_batch=running.rows_a_batch,
+        is_abandoned=lambda: running.control.is_killed,
+    )

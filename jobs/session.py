@@ -20,12 +20,13 @@ from jobs.engines import engine_named
 from jobs.engines.base import Endpoint, EngineFacts, Site
 from jobs.engines.process import EngineProcess, free_port
 from jobs.errors import EngineFailed, SpecSweepError
+from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
 from jobs.models import resolve
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
 from jobs.spec import SessionSpec
 from jobs.workloads.tokenize import ChatTokenizer
-from storage.rows import FAILED, OK, CellResult, SessionRow
+from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class SessionSite:
     log_path: str = ""  # of the engine's log; "" = node-local, and the text comes as the last event
     log_name: str = ""  # how the row names it, relative to the run
     gpus: tuple[str, ...] = ()
+    rows_a_batch: int = ROWS_A_BATCH  # that leave the node at once, while a cell runs
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,13 @@ class SessionLog:
     text: str
 
 
-Event = SessionRow | CellResult | SessionLog
+Event = SessionRow | CellBatch | CellResult | SessionLog
 
 
 def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -> Iterator[Event]:
-    """Yields a `SessionRow` once the engine is ready or has failed to start, a `CellResult` a cell, then the final
-    `SessionRow` (the same id, it replaces the first), and the log where it is node-local. The engine is gone at the end,
-    however the iterator ends.
+    """Yields a `SessionRow` once the engine is ready or has failed to start, for each cell the batches of a long one and
+    its `CellResult`, then the final `SessionRow` (the same id, it replaces the first), and the log where it is node-local.
+    The engine is gone at the end, however the iterator ends.
     """
     scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
     own_log = scratch / "engine.log"
@@ -118,15 +120,17 @@ class _Session:
             endpoint, launch.health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
         )
         facts = engine.facts(deployment, endpoint)
-        running = Running(self.spec, engine, endpoint, launch.health_path, process, tokenizer, self.site.gpus, self.control)
-        return running, facts
+        gpus, rows_a_batch = self.site.gpus, self.site.rows_a_batch
+        return Running(
+            self.spec, engine, endpoint, launch.health_path, process, tokenizer, gpus, self.control, rows_a_batch
+        ), facts
 
-    def measure(self, running: Running) -> Iterator[CellResult]:
+    def measure(self, running: Running) -> Iterator[CellBatch | CellResult]:
         """The cells in order, until one of them finds the engine gone or somebody says stop."""
         for position, order in enumerate(self.spec.orders):
             if self.control.is_stopping:
                 return
-            result, self.fault = measure_cell(running, order, position)
+            result, self.fault = yield from measure_cell(running, order, position)
             if self.control.is_killed:
                 return
             yield result

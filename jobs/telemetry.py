@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,6 +19,7 @@ import psutil
 from storage.rows import TelemetryRow
 
 GPU_PERIOD_S = 0.1
+MOST_SAMPLES = 100_000  # that wait to be taken: 20 minutes with 8 GPUs; then the oldest go
 CPU_PERIOD_S = 1.0  # a walk over the engine's process tree costs milliseconds: not ten times a second
 
 
@@ -30,12 +32,12 @@ class Gpu:
 
 
 class Telemetry:
-    """Samples in a thread of its own from entering to leaving; `rows` are there afterwards."""
+    """Samples in a thread of its own from entering to leaving; take them while it runs or afterwards."""
 
     def __init__(self, engine_pid: int, gpus: Sequence[str]) -> None:
         self._engine = running_process(engine_pid)
         self._gpus = open_gpus(gpus)
-        self._samples: list[TelemetryRow] = []
+        self._samples: deque[TelemetryRow] = deque(maxlen=MOST_SAMPLES)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -47,11 +49,17 @@ class Telemetry:
         self._stop.set()
         self._thread.join()
 
-    def rows(self, cell_id: str, attempt: int, t_zero_ns: int) -> list[TelemetryRow]:
-        """The samples since the cell's start, which `t_zero_ns` is on this machine's monotonic clock."""
+    @property
+    def n_samples(self) -> int:
+        """That wait to be taken."""
+        return len(self._samples)
+
+    def take(self, cell_id: str, attempt: int, t_zero_ns: int) -> list[TelemetryRow]:
+        """The samples that nobody took, since the cell's start: `t_zero_ns` on this machine's monotonic clock."""
+        waiting = [self._samples.popleft() for _ in range(self.n_samples)]  # while the thread goes on appending
         return [
             replace(sample, cell_id=cell_id, attempt=attempt, t_ns=sample.t_ns - t_zero_ns)
-            for sample in self._samples
+            for sample in waiting
             if sample.t_ns >= t_zero_ns
         ]
 

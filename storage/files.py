@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import StorageFailed
@@ -41,8 +41,13 @@ def make_folder(path: Path) -> None:
 
 def remove_temporaries(folder: Path) -> None:
     """Remove what a dead writer left half-written. Only for the owner of the folder: a living writer's would go too."""
-    with _refusals_of(folder):
-        for path in folder.glob(TEMPORARY):
+    remove(folder.glob(TEMPORARY))
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove the files; one that is gone already is fine."""
+    for path in paths:
+        with _refusals_of(path):
             path.unlink(missing_ok=True)
 
 

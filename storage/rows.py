@@ -73,7 +73,7 @@ class CellRow:
     acceptance_source: str = ""  # "steps" | "summary" | "counters" | "" (no speculation)
     clock: str = "monotonic"  # whose stamps the chunks carry: "monotonic" | "kernel"
     clock_stepped: bool = False  # the wall clock jumped during the cell
-    late_send_ns: Sequence[int] = ()  # sent − scheduled of every request
+    late_send_ns: Sequence[int] = ()  # sent − scheduled of every request; above 100,000 of a sample, with the latest of all
     merged_reads: int = 0  # reads that found more than one chunk waiting
     loop_lag_ns_max: int = 0
     client_cpu_share: float = 0.0  # CPU seconds of the client / duration
@@ -126,12 +126,24 @@ class TelemetryRow:
 
 
 @dataclass(frozen=True)
+class CellBatch:
+    """Rows of a try at a cell that still runs. They count once its `CellResult` is recorded, and not before."""
+
+    cell_id: str
+    attempt: int
+    part: int  # from 0, in the order of coming
+    requests: Sequence[RequestRow] = ()
+    telemetry: Sequence[TelemetryRow] = ()
+
+
+@dataclass(frozen=True)
 class CellResult:
-    """A try at a cell and all that belongs to it; committed as one."""
+    """How a try at a cell ended, with the rows that no batch brought; recording it commits those of its batches too."""
 
     cell: CellRow
     requests: Sequence[RequestRow] = ()
     telemetry: Sequence[TelemetryRow] = ()
+    n_batches: int = 0  # that came before
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,28 @@
 
     results/<run>/sweep.yaml  sessions/  requests/  cells/  telemetry/  logs/
 
-A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does: it is written last. Every file
+A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does: it is written last. Its requests and
+telemetry are in files of that name; batches that came while it ran, in `<cell_id>-<attempt>-<part>.parquet`. Every file
 appears whole.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import TracebackType
 
 from storage.errors import BadRun, StorageFailed
-from storage.files import make_folder, remove_temporaries, write_whole
+from storage.files import make_folder, remove, remove_temporaries, write_whole
 from storage.lock import LOCK_FILE, RunLock
 from storage.redact import redact
-from storage.rows import Attempt, CellResult, History, SessionRow, Start
+from storage.rows import Attempt, CellBatch, CellResult, History, SessionRow, Start
 from storage.tables import CELLS, REQUESTS, SESSIONS, TELEMETRY, to_parquet
 from storage.views import open_records, require_run
 
 SWEEP_FILE = "sweep.yaml"
 FOLDERS = ("sessions", "requests", "cells", "telemetry", "logs")
+OF_A_TRY = re.compile(r"(?P<name>[^-]+-\d+)(-\d+)?\.parquet")
 
 
 class RunStore:
@@ -65,30 +68,50 @@ class RunStore:
             remove_temporaries(self.folder / name)
         remove_temporaries(self.folder)
         self.history()  # refuses what cannot be read before anything starts
+        self._forget_unfinished()
         return self
 
-    def write(self, row: SessionRow | CellResult) -> None:
-        """Record a session (a later row of the same session replaces it) or a try at a cell (once).
+    def _forget_unfinished(self) -> None:
+        """Remove rows of tries that a dead driver did not commit: their numbers will be given again."""
+        committed = {path.stem for path in (self.folder / "cells").glob("*.parquet")}
+        for kind in ("requests", "telemetry"):
+            paths = list((self.folder / kind).glob("*.parquet"))
+            remove(path for path in paths if (of := OF_A_TRY.fullmatch(path.name)) and of["name"] not in committed)
+
+    def write(self, row: SessionRow | CellBatch | CellResult) -> None:
+        """Record a session (a later row of the same session replaces it), a batch of a try, or a try at a cell (once).
 
         Raises `StorageFailed` when the disk refuses, or when that try is recorded already; no torn file is left.
         """
         if isinstance(row, SessionRow):
             write_whole(self.folder / "sessions" / f"{row.session_id}.parquet", to_parquet([row], SESSIONS))
+        elif isinstance(row, CellBatch):
+            name = f"{row.cell_id}-{row.attempt}"
+            self._to_commit(name, is_first=row.part == 0)
+            self._write_rows(f"{name}-{row.part}", row)
         else:
-            self._write_result(row)
+            name = f"{row.cell.cell_id}-{row.cell.attempt}"
+            commit = self._to_commit(name, is_first=row.n_batches == 0)
+            self._write_rows(name, row)
+            write_whole(commit, to_parquet([row.cell], CELLS))
 
-    def _write_result(self, result: CellResult) -> None:
-        name = f"{result.cell.cell_id}-{result.cell.attempt}.parquet"
-        commit = self.folder / "cells" / name
+    def _to_commit(self, name: str, *, is_first: bool) -> Path:
+        """The file that will commit this try. Before its first rows, what an unfinished one of the same number left goes."""
+        commit = self.folder / "cells" / f"{name}.parquet"
         if commit.exists():
             raise StorageFailed(
                 f"A try at a cell is recorded once: {commit} exists. Give the new try the next attempt number."
             )
-        if result.requests:
-            write_whole(self.folder / "requests" / name, to_parquet(result.requests, REQUESTS))
-        if result.telemetry:
-            write_whole(self.folder / "telemetry" / name, to_parquet(result.telemetry, TELEMETRY))
-        write_whole(commit, to_parquet([result.cell], CELLS))
+        if is_first:
+            for kind in ("requests", "telemetry"):
+                remove([self.folder / kind / f"{name}.parquet", *(self.folder / kind).glob(f"{name}-*.parquet")])
+        return commit
+
+    def _write_rows(self, name: str, rows: CellBatch | CellResult) -> None:
+        if rows.requests:
+            write_whole(self.folder / "requests" / f"{name}.parquet", to_parquet(rows.requests, REQUESTS))
+        if rows.telemetry:
+            write_whole(self.folder / "telemetry" / f"{name}.parquet", to_parquet(rows.telemetry, TELEMETRY))
 
     def write_log(self, session_id: str, text: str) -> str:
         """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""

@@ -142,8 +142,11 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
     older = runs.execute(
         f"SELECT 1 FROM recorded_cells WHERE schema_version IS DISTINCT FROM {SCHEMA_VERSION} LIMIT 1"
     ).fetchall()
-    for kind in ("requests", "telemetry"):
-        runs.execute(f"CREATE VIEW recorded_{kind} AS {_select(runs, kind, names, is_mixed=bool(older))}")
+    for kind in ("requests", "telemetry"):  # of committed tries only: a cell that still runs has files there too
+        rows = _select(runs, kind, names, is_mixed=bool(older))
+        runs.execute(
+            f"CREATE VIEW recorded_{kind} AS SELECT * FROM ({rows}) SEMI JOIN recorded_cells USING (run, cell_id, attempt)"
+        )
 
 
 def _names(folders: Sequence[Path]) -> dict[Path, str]:

@@ -10,6 +10,8 @@ from jobs.spec import Cell
 from jobs.workloads.base import Conversation
 from storage.rows import RequestRow
 
+ROWS_A_BATCH = 1_000
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -30,7 +32,12 @@ class Traffic:
     endpoint: Endpoint
     dialect: Dialect
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
-    on_requests: Callable[[Sequence[RequestRow]], None] | None = None  # takes rows in batches while the cell runs
+    on_requests: Callable[[Sequence[RequestRow]], None] | None = None  # takes full batches while the cell runs
+    rows_a_batch: int = ROWS_A_BATCH
+    on_start: Callable[[int], None] = field(
+        default=lambda t_zero_ns: None
+    )  # told when the clock starts (`Measured.t_zero_ns`)
+    is_abandoned: Callable[[], bool] = field(default=lambda: False)  # asked often; True = nobody wants the cell any more
     client_cpus: tuple[int, ...] = ()  # where the load client runs; () = `jobs.load.process` chooses
 
 
@@ -38,14 +45,14 @@ class Traffic:
 class Measured:
     """What was seen: one row a turn that was due, and the client's confession (fields as in `CellRow`).
 
-    `requests` are in the order of (index, turn); empty when `Traffic.on_requests` took them.
+    `requests` are in the order of (index, turn), without those that `Traffic.on_requests` took.
     """
 
     requests: Sequence[RequestRow]
     duration_ns: int
     clock: str
     clock_stepped: bool
-    late_send_ns: Sequence[int]
+    late_send_ns: Sequence[int]  # of a sample when there are many (`jobs.load.lateness`)
     merged_reads: int
     loop_lag_ns_max: int
     client_cpu_share: float  # CPU seconds of the busiest client process / duration
@@ -56,4 +63,5 @@ class Measured:
 # `jobs/load/drive.py` has the one entry point:
 #     def drive(traffic: Traffic) -> Measured
 # It blocks until every conversation has ended, failed, or run into a limit. It raises `CellFailed` when the load client
-# itself broke; the failure of a request is a row, and so is what a cell had when its time was up.
+# itself broke, and when the cell was abandoned. The failure of a request is a row, and so is what a cell had when its time
+# was up.

@@ -88,7 +88,7 @@ class Client:
 
     def patience(self) -> float:
         """How many seconds to poll. Pollers count in milliseconds and round up, so that the last one is slept here."""
-        if self.ended or self.agenda.ready:
+        if self.ended or (self.agenda.ready and not self.outbox.is_full):
             return 0.0
         if not (self.t_zero and self.agenda.timed):
             return CHECK_NS * 1e-9
@@ -107,9 +107,9 @@ class Client:
         if self.t_zero:
             self.lag_ns_max = max(self.lag_ns_max, now - woken_at)
             self.agenda.call(now)
-            for _ in range(min(SLICE, len(self.agenda.ready))):
+            for _ in range(0 if self.outbox.is_full else min(SLICE, len(self.agenda.ready))):
                 self.send(self.agenda.ready.popleft())
-        if self.ended and not self.agenda.ready:
+        if self.ended and (self.outbox.is_full or not self.agenda.ready):
             self.pack(*self.ended.popleft())
         if now >= self.check_at:
             self.check_at = now + CHECK_NS
@@ -172,7 +172,7 @@ class Client:
         self.n_reads += len(turn.reads)
         self.agenda.end(turn, at, failed=bool(error))
         if turn.has_more and not error:
-            self.outbox.say(("reply", *reply_of(turn, error, offset)))  # the worker makes the next turn of it
+            self.outbox.say(packed_up(turn, error, offset))  # the worker makes the next turn of it
         else:
             self.ended.append((turn, error, offset))
 
@@ -186,7 +186,7 @@ class Client:
 
     def pack(self, turn: Turn, error: str, offset: int) -> None:
         """Make a turn small, for the worker to have later."""
-        self.outbox.keep(("reply", *reply_of(turn, error, offset)))
+        self.outbox.keep(packed_up(turn, error, offset))
 
     def check_limits(self, now: int) -> None:
         """End what ran out of time or grew without end, and tell how far the cell is."""
@@ -247,6 +247,14 @@ class Client:
         self.outbox.release(len(self.outbox.kept))
         self.outbox.say(("end", *Confession(self.lines.has_stamps, self.clock_stepped, self.lag_ns_max, cpu_ns)))
         self.outbox.drain()
+
+
+def packed_up(turn: Turn, error: str, clock_offset: int) -> Message:
+    """The reply of a turn. It lets go of its bytes, since `deadlines` may hold it for as long as a request may take."""
+    message = ("reply", *reply_of(turn, error, clock_offset))
+    turn.reads.clear()  # the line has the same list
+    turn.request = b""
+    return message
 
 
 def reason(error: Exception) -> str:

@@ -11,10 +11,11 @@ import time
 from contextlib import ExitStack
 
 from jobs.engines.base import Ask
-from jobs.errors import CellTimedOut
+from jobs.errors import CellFailed, CellTimedOut
 from jobs.load.agenda import ANY
 from jobs.load.arrivals import send_offsets_ns
 from jobs.load.base import Measured, Progress, Traffic
+from jobs.load.lateness import LateSends
 from jobs.load.process import ClientProcess, cpus_of_clients
 from jobs.load.turns import Answered, Asked, answered, hash_of
 from jobs.load.wire import Confession, Message, Plan, Reply
@@ -22,8 +23,8 @@ from storage.rows import RequestRow
 
 STREAMS_A_CLIENT = 2_048
 """More streams at once get another client process. One core carries them with room to spare (docs/measuring.md)."""
-BATCH = 1_000
-"""Rows that are handed out at once, where somebody takes them while the cell runs."""
+NUMBERS_A_BATCH = 500_000
+"""A batch of rows is full before its number of rows when their lists hold so many numbers, of at most 36 bytes each."""
 WAIT_S = 0.5
 STOP_S = 10.0  # for the clients to tell what they have when the cell's time is up
 TELL_S = 0.9  # ticks come once a second, from each client
@@ -34,7 +35,7 @@ def drive(traffic: Traffic) -> Measured:
     """Drive one cell to its end: every conversation has ended, failed, or run into a limit.
 
     The failure of a request is a row, and what a cell has when its time is up is kept (`Measured.timed_out`). Raises
-    `CellFailed` when the load client itself broke.
+    `CellFailed` when the load client itself broke, and when the cell was abandoned.
     """
     plans = plans_of(traffic)
     with ExitStack() as stack:
@@ -66,7 +67,8 @@ class CellDrive:
         self.answers: dict[int, list[list[int]]] = {}  # of conversations under way
         self.asked: dict[tuple[int, int], Asked] = {}  # by conversation and turn
         self.rows: list[RequestRow] = []
-        self.late_send_ns: list[int] = []
+        self.n_numbers = 0  # in the lists of those rows
+        self.late_sends = LateSends()
         self.first_sent_ns: int | None = None
         self.last_ended_ns = self.merged_reads = self.lag_ns_max = self.n_reads = self.n_tokens = 0
         self.ticks: dict[ClientProcess, tuple[int, int]] = {}
@@ -86,9 +88,10 @@ class CellDrive:
             while len(self.confessions) < len(self.clients):
                 for key, _ in selector.select(min(WAIT_S, max(0.0, deadline - time.monotonic()))):
                     self.listen_to(key.data, selector)
+                if self.traffic.is_abandoned():
+                    raise CellFailed("the cell was abandoned before its end")
                 if time.monotonic() > deadline:
                     deadline = self.give_up()
-        self.hand_over_rows()
         return self.measured()
 
     def give_up(self) -> float:
@@ -149,13 +152,13 @@ class CellDrive:
         self.ready += 1
         if self.ready == len(self.clients):
             self.t_zero = time.monotonic_ns()
+            self.traffic.on_start(self.t_zero)
             for client in self.clients:
                 client.say(("start", self.t_zero))
 
     def take_reply(self, reply: Reply) -> None:
         """A turn ended: its row, and what its conversation does next."""
         turn = answered(self.traffic, reply, self.asked.pop((reply.conversation, reply.turn)), self.t_zero)
-        self.add_up(turn, reply)
         if reply.error:
             self.answers.pop(reply.conversation)  # the client has closed this conversation by itself
         elif self.timed_out or reply.turn + 1 == self.traffic.conversations[reply.conversation].n_turns:
@@ -166,11 +169,12 @@ class CellDrive:
         else:
             self.answers[reply.conversation].append(list(turn.row.output_ids))
             self.client_of(reply.conversation).say(self.turn_message(reply.conversation, ANY))
+        self.add_up(turn, reply)  # last: it may wait for whoever takes the rows
 
     def add_up(self, turn: Answered, reply: Reply) -> None:
         """Keep the row, and what the whole cell wants to know."""
         if reply.t_sent:
-            self.late_send_ns.append(reply.t_sent - reply.t_due)
+            self.late_sends.add(reply.t_sent - reply.t_due)
             sent = turn.row.t_sent_ns
             self.first_sent_ns = sent if self.first_sent_ns is None else min(sent, self.first_sent_ns)
         self.last_ended_ns = max(self.last_ended_ns, turn.ended_ns)
@@ -179,15 +183,18 @@ class CellDrive:
         self.n_reads += len(reply.sizes) // 8
         self.n_tokens += sum(turn.row.chunk_tokens)
         self.rows.append(turn.row)
-        if len(self.rows) >= BATCH and self.traffic.on_requests:
-            self.hand_over_rows()
+        self.n_numbers += numbers_in(turn.row)
+        if self.traffic.on_requests and self.is_batch_full:
+            self.traffic.on_requests(self.take_rows())
 
-    def hand_over_rows(self) -> None:
-        """Give the rows so far to whoever takes them while the cell runs."""
-        self.rows.sort(key=lambda row: (row.index, row.turn))
-        if self.traffic.on_requests:
-            self.traffic.on_requests(self.rows)
-            self.rows = []
+    @property
+    def is_batch_full(self) -> bool:
+        return len(self.rows) >= self.traffic.rows_a_batch or self.n_numbers >= NUMBERS_A_BATCH
+
+    def take_rows(self) -> list[RequestRow]:
+        """The rows that nobody has yet, in order."""
+        rows, self.rows, self.n_numbers = self.rows, [], 0
+        return sorted(rows, key=lambda row: (row.index, row.turn))
 
     def take_tick(self, client: ClientProcess, done: int, reads: int) -> None:
         """Tell the live view, about once a second."""
@@ -216,14 +223,19 @@ class CellDrive:
         busiest_ns = max(confession.cpu_ns for confession in self.confessions)
         batch_ns = max(confession.loop_lag_ns_max for confession in self.confessions)
         return Measured(
-            requests=self.rows,
+            requests=self.take_rows(),
             duration_ns=duration_ns,
             clock="kernel" if has_stamps else "monotonic",
             clock_stepped=any(confession.clock_stepped for confession in self.confessions),
-            late_send_ns=self.late_send_ns,
+            late_send_ns=self.late_sends.sampled(),
             merged_reads=self.merged_reads,
             loop_lag_ns_max=max(self.lag_ns_max, batch_ns),
             client_cpu_share=busiest_ns / duration_ns if duration_ns else 0.0,
             t_zero_ns=self.t_zero,
             timed_out=self.timed_out,
         )
+
+
+def numbers_in(row: RequestRow) -> int:
+    """How many numbers the lists of a row hold: what it takes of memory."""
+    return len(row.chunk_gap_ns) + len(row.chunk_tokens) + 2 * len(row.step_drafted) + len(row.output_ids)

@@ -199,6 +199,7 @@ class Lines:
         self.poller.unregister(line.fileno)
         line.sock.close()
         line.parser = line.feed = line.recvmsg = None
+        line.unsent = memoryview(b"")
 
 
 def poll_of(poller: Any) -> Callable[[float], list[tuple[int, int]]]:

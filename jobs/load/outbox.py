@@ -2,7 +2,7 @@
 
 Ended turns are kept back while the cell runs, so that the worker does not parse while others are timed: only a turn on whose
 answer the next one depends goes at once, a few samples go with each tick (for the live view), and all go when they fill
-`KEEP_BYTES`.
+`KEEP_BYTES`. While `MOST_UNHEARD` bytes wait for a worker that does not listen, the client is to send no new request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jobs.load.clock import raw_stamp
 from jobs.load.wire import Message, Reply, pack
 
 KEEP_BYTES = 64 << 20
+MOST_UNHEARD = 256 << 20
 SAMPLES = 4
 
 
@@ -27,6 +28,11 @@ class Outbox:
         self.kept: deque[bytes] = deque()
         self.kept_bytes = 0
         self.queue: deque[memoryview] = deque()
+        self.queued_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.queued_bytes > MOST_UNHEARD
 
     def keep(self, message: Message) -> None:
         """Say this later."""
@@ -41,17 +47,23 @@ class Outbox:
         for _ in range(min(count, len(self.kept))):
             packed = self.kept.popleft()
             self.kept_bytes -= len(packed)
-            self.queue.append(memoryview(packed))
+            self.queue_up(packed)
 
     def say(self, message: Message) -> None:
         """Say this as soon as the worker listens."""
-        self.queue.append(memoryview(pack(message)))
+        self.queue_up(pack(message))
+
+    def queue_up(self, packed: bytes) -> None:
+        self.queue.append(memoryview(packed))
+        self.queued_bytes += len(packed)
 
     def flush(self) -> bool:
         """Give the pipe what it takes; whether anything is left."""
         try:
             while self.queue:
-                self.queue[0] = self.queue[0][self.pipe.send(self.queue[0]) :]
+                n_sent = self.pipe.send(self.queue[0])
+                self.queued_bytes -= n_sent
+                self.queue[0] = self.queue[0][n_sent:]
                 if not self.queue[0]:
                     self.queue.popleft()
         except BlockingIOError:
@@ -62,8 +74,8 @@ class Outbox:
         """Say everything, and wait until it is heard."""
         self.release(len(self.kept))
         self.pipe.setblocking(True)
-        for packed in self.queue:
-            self.pipe.sendall(packed)
+        while self.queue:
+            self.pipe.sendall(self.queue.popleft())
 
 
 def reply_of(turn: Turn, error: str, clock_offset: int) -> Reply:

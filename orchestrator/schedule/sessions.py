@@ -25,9 +25,10 @@ from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
 from orchestrator.interrupts import AT_ONCE
 from orchestrator.ledger import Ledger, Node, Seat
-from storage.rows import FAILED, CellResult, SessionRow
+from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 TICK_S = 0.5  # how long an event, a signal or a progress may wait
+MOST_AHEAD = 2  # events that a session may be ahead of what is written: they wait in the memory of its node
 STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
 
 
@@ -62,6 +63,7 @@ class Running:
     stream: Any
     row: SessionRow | None = None
     n_results: int = 0
+    n_batches: int = 0  # of the cell that is running
     asked: Any = None  # the progress that is on its way
     stopping: int = 0  # what it was told: 1 = after this cell, 2 = at once
 
@@ -137,7 +139,8 @@ class Scheduler:
         actor = SessionActor.options(  # type: ignore[attr-defined]
             num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place
         ).remote()
-        stream = actor.run.options(num_returns="streaming").remote(spec, self._site(spec))
+        how = {"num_returns": "streaming", "_generator_backpressure_num_objects": MOST_AHEAD}
+        stream = actor.run.options(**how).remote(spec, self._site(spec))
         self._watch(spec, SessionProgress("starting"))
         return Running(spec, seat, actor, stream)
 
@@ -155,7 +158,9 @@ class Scheduler:
         if not self._running:
             time.sleep(TICK_S)  # nothing to wait for but the quiet after a lost worker
             return
-        ready, _ = ray.wait([running.stream for running in self._running], timeout=TICK_S)
+        streams = [running.stream for running in self._running]
+        ray.wait(streams, timeout=TICK_S)
+        ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)  # a busy one keeps no other waiting
         for running in [item for item in self._running if item.stream in ready]:
             yield from self._next_events(running)
 
@@ -170,6 +175,7 @@ class Scheduler:
             yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
         else:
             running.n_results += isinstance(event, CellResult)
+            running.n_batches = running.n_batches + 1 if isinstance(event, CellBatch) else 0
             running.row = event if isinstance(event, SessionRow) else running.row
             yield event
 
@@ -190,7 +196,8 @@ class Scheduler:
         if running.row is not None and running.n_results < len(running.spec.orders):
             order = running.spec.orders[running.n_results]
             cell = new_cell_row(running.spec, order, running.n_results)
-            yield CellResult(replace(cell, status=FAILED, error_kind=kind, error=why))
+            failed = replace(cell, status=FAILED, error_kind=kind, error=why)
+            yield CellResult(failed, n_batches=running.n_batches)  # its rows so far are true
         yield from self._leave(running)
 
     def _leave(self, running: Running) -> Iterator[Event]:

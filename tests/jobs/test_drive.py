@@ -354,8 +354,7 @@ def test_the_client_dies_with_its_worker() -> None:
         client.wait(5)
 
 
-def test_progress_and_batches_are_told_while_the_cell_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.load.drive.BATCH", 10)
+def test_progress_and_batches_are_told_while_the_cell_runs() -> None:
     told: list[Progress] = []
     batches: list[int] = []
 
@@ -365,10 +364,11 @@ def test_progress_and_batches_are_told_while_the_cell_runs(monkeypatch: pytest.M
 
     with serving(slowly) as server:
         traffic = traffic_to(server.port, talks(35), concurrency=2)
-        traffic = replace(traffic, on_progress=told.append, on_requests=lambda rows: batches.append(len(rows)))
+        traffic = replace(
+            traffic, on_progress=told.append, on_requests=lambda rows: batches.append(len(rows)), rows_a_batch=10
+        )
         measured = drive(traffic)
-    assert (sum(batches), list(measured.requests), len(measured.late_send_ns)) == (35, [], 35)
-    assert len(batches) == 4
+    assert (batches, len(measured.requests), len(measured.late_send_ns)) == ([10, 10, 10], 5, 35)
     assert len(told) >= 2
     assert all(progress.total == 35 for progress in told)
     assert told[-1].tokens_per_s > 0

@@ -15,7 +15,7 @@ from jobs.control import SessionControl
 from jobs.engines.process import MARKER
 from jobs.session import Event, SessionLog, SessionSite, run_session
 from jobs.spec import Cell, CellOrder, Deployment, Draft, Engine, Load, Model, Sampling, SessionSpec, Workload
-from storage.rows import CellResult, SessionRow
+from storage.rows import CellBatch, CellResult, SessionRow
 
 BYTES = Model(name="bytes", path="jobs/workloads/data/bytes")
 
@@ -164,6 +164,84 @@ def test_a_cell_whose_time_is_up_fails_with_what_it_has_and_the_session_goes_on(
     assert first.requests[-1].error == "the cell's time was up"
     assert first.cell.duration_ns > 0
     assert second.cell.status == "ok"
+
+
+# ------------------------------------------------------------------------------------------------------ a cell in batches
+
+IN_BATCHES = SessionSite(rows_a_batch=2)
+
+
+def batches_of(events: list[Event]) -> list[CellBatch]:
+    return [event for event in events if isinstance(event, CellBatch)]
+
+
+def test_a_long_cells_rows_come_while_it_runs_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
+    spec = session_of(Load(), Load())
+    events = run(spec, site=IN_BATCHES)
+    in_memory = cells_of(run(spec))
+
+    n_requests = len(in_memory[0].requests)
+    of_a_cell = [CellBatch] * (n_requests // 2) + [CellResult]
+    assert [type(event) for event in events] == [SessionRow, *of_a_cell, *of_a_cell, SessionRow, SessionLog]
+    for order, result, whole in zip(spec.orders, cells_of(events), in_memory, strict=True):
+        parts = [item for item in batches_of(events) if item.cell_id == order.cell.id]
+        assert [(item.part, item.attempt, len(item.requests)) for item in parts] == [(i, 1, 2) for i in range(len(parts))]
+        assert result.n_batches == len(parts) > 1
+        rows = sorted([row for item in [*parts, result] for row in item.requests], key=lambda row: (row.index, row.turn))
+        assert [(row.index, row.output_ids) for row in rows] == [(row.index, row.output_ids) for row in whole.requests]
+        times = [row.t_ns for item in [*parts, result] for row in item.telemetry]
+        assert times == sorted(set(times)) != []
+        assert {row.cell_id for item in [*parts, result] for row in item.telemetry} == {order.cell.id}
+        assert (result.cell.status, result.cell.acceptance_source) == ("ok", whole.cell.acceptance_source)
+        assert len(result.cell.late_send_ns) == len(whole.cell.late_send_ns) == n_requests
+
+
+def test_telemetry_that_piles_up_comes_without_waiting_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
+    monkeypatch.setattr("jobs.measure.SAMPLES", 5)
+    events = run(session_of(Load(warmup=0), step_ms=60.0))
+
+    assert batches_of(events) != []
+    assert all(len(item.telemetry) >= 5 and not item.requests for item in batches_of(events))
+    assert cells_of(events)[0].n_batches == len(batches_of(events))
+    assert len(cells_of(events)[0].requests) >= 4
+
+
+def test_an_engine_that_dies_after_some_batches_leaves_them_to_its_failed_cell() -> None:
+    events = run(session_of(Load(warmup=0), crash_after_requests=3), site=IN_BATCHES)
+
+    (result,) = cells_of(events)
+    assert (result.cell.status, result.cell.error_kind, result.n_batches) == ("failed", "engine_died", 2)
+    rows = [row for item in [*batches_of(events), result] for row in item.requests]
+    assert {row.index for row in rows} == {0, 1, 2, 3}
+    assert len({(row.index, row.turn) for row in rows}) == len(rows)
+    assert 0 < len([row for row in rows if not row.error]) < len(rows)
+
+
+def test_a_cell_whose_time_is_up_after_some_batches_keeps_them() -> None:
+    events = run(session_of(Load(warmup=0, cell_timeout_s=1.0), step_ms=60.0), site=SessionSite(rows_a_batch=1))
+
+    (result,) = cells_of(events)
+    assert (result.cell.status, result.cell.error_kind) == ("failed", "cell_timed_out")
+    assert result.n_batches == len(batches_of(events)) > 0
+    assert any(row.error == "the cell's time was up" for item in batches_of(events) for row in item.requests)
+
+
+def test_a_cell_of_which_every_batch_failed_has_failed_for_the_commonest_reason() -> None:
+    events = run(session_of(Load(warmup=0, request_timeout_s=0.05), step_ms=500.0), site=IN_BATCHES)
+
+    (result,) = cells_of(events)
+    assert (result.cell.status, result.cell.error_kind, result.n_batches) == ("failed", "cell_failed", 2)
+    assert "No request of the cell was answered: timed out after 0.05 s" in result.cell.error
+
+
+def test_leaving_a_session_in_the_middle_of_a_cell_leaves_no_engine() -> None:
+    events = run_session(session_of(Load(warmup=0), step_ms=60.0), SessionSite(rows_a_batch=1), SessionControl())
+    assert isinstance(next(events), SessionRow)
+    assert engines_alive() != []
+    events.close()
+    assert engines_alive() == []
 
 
 def test_stop_after_cell_finishes_the_running_cell() -> None:

@@ -39,7 +39,7 @@ def test_samples_carry_the_cell_and_rising_times(monkeypatch: pytest.MonkeyPatch
         time.sleep(0.1)
         t_zero_ns = time.monotonic_ns()
         time.sleep(0.2)
-    rows = telemetry.rows("a-cell", 2, t_zero_ns)
+    rows = telemetry.take("a-cell", 2, t_zero_ns)
 
     assert len(rows) >= 2
     assert all(0 <= row.t_ns < 10**9 for row in rows)

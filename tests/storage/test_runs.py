@@ -21,6 +21,7 @@ from storage.rows import (
     FAILED,
     SCHEMA_VERSION,
     Attempt,
+    CellBatch,
     CellResult,
     CellRow,
     History,
@@ -170,6 +171,115 @@ def test_secrets_reach_no_file(tmp_path: Path) -> None:
         for table in ("recorded_cells", "recorded_requests", "recorded_sessions"):
             assert secret not in str(runs.execute(f"FROM {table}").fetchall())
     assert secret not in (tmp_path / "run" / "sweep.yaml").read_text()
+
+
+# ------------------------------------------------------------------------------------------------------------- batches
+
+
+def batch_of(row: CellRow, part: int, *indices: int) -> CellBatch:
+    """Requests, and a sample of telemetry at each."""
+    samples = [TelemetryRow(row.cell_id, row.attempt, index, "cpu") for index in indices]
+    return CellBatch(row.cell_id, row.attempt, part, [create_request(row, index) for index in indices], samples)
+
+
+def result_of(row: CellRow, *indices: int, n_batches: int = 0) -> CellResult:
+    rows = batch_of(row, 0, *indices)
+    return CellResult(row, rows.requests, rows.telemetry, n_batches)
+
+
+def read(folder: Path) -> list[tuple[str, int, list[int], list[int]]]:
+    """Of each try with rows: its cell, its number, its requests, its samples."""
+    with open_runs([folder]) as runs:
+        return runs.execute(
+            "SELECT cell_id, attempt, list(index ORDER BY index), (SELECT list(t_ns ORDER BY t_ns) FROM recorded_telemetry t "
+            "WHERE (t.cell_id, t.attempt) = (r.cell_id, r.attempt)) FROM recorded_requests r GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+
+
+def test_the_rows_of_a_cell_are_those_of_its_batches_and_of_its_result(tmp_path: Path) -> None:
+    row = create_row(create_cell())
+    folder = record(tmp_path / "run", batch_of(row, 0, 0, 1), batch_of(row, 1, 2), result_of(row, 3, n_batches=2))
+
+    assert read(folder) == [(row.cell_id, 1, [0, 1, 2, 3], [0, 1, 2, 3])]
+    assert sorted(path.name for path in (folder / "requests").iterdir()) == [
+        f"{row.cell_id}-1-0.parquet",
+        f"{row.cell_id}-1-1.parquet",
+        f"{row.cell_id}-1.parquet",
+    ]
+
+
+def test_what_a_running_cell_has_so_far_is_in_no_view(tmp_path: Path) -> None:
+    done, running = create_row(create_cell()), create_row(create_cell("ngram", 3))
+    folder = record(tmp_path / "run", result_of(done, 0), batch_of(running, 0, 1, 2))
+
+    assert read(folder) == [(done.cell_id, 1, [0], [0])]
+    with open_runs([folder]) as runs:
+        assert runs.execute("SELECT count(*) FROM requests").fetchall() == [(1,)]
+        assert runs.execute("SELECT count(*) FROM telemetry").fetchall() == [(1,)]
+
+
+def test_the_next_driver_removes_the_rows_of_unfinished_tries_and_no_others(tmp_path: Path) -> None:
+    row, other = create_row(create_cell()), create_row(create_cell("ngram", 3))
+    second, eleventh = create_row(create_cell(), attempt=2), create_row(create_cell(), attempt=11)
+    folder = record(
+        tmp_path / "run",
+        *(batch_of(row, 0, 0), result_of(row, 1, n_batches=1)),
+        *(batch_of(second, 0, 5), batch_of(second, 1, 6)),
+        *(batch_of(eleventh, 0, 7), result_of(eleventh, 8, n_batches=1)),
+        batch_of(other, 0, 9),
+    )
+    (folder / "requests" / "notes.parquet").write_bytes(b"somebody's")
+
+    RunStore.open(folder).close()
+
+    kept = [f"{row.cell_id}-1-0.parquet", f"{row.cell_id}-1.parquet"]
+    kept += [f"{row.cell_id}-11-0.parquet", f"{row.cell_id}-11.parquet"]
+    assert sorted(path.name for path in (folder / "requests").iterdir()) == [*kept, "notes.parquet"]
+    assert sorted(path.name for path in (folder / "telemetry").iterdir()) == kept
+
+
+def test_a_reader_removes_nothing(tmp_path: Path) -> None:
+    row = create_row(create_cell())
+    with RunStore.create(tmp_path / "run", "") as store:
+        store.write(batch_of(row, 0, 0))
+        assert history_of(store.folder) == History()
+        store.write(result_of(row, n_batches=1))
+        assert read(store.folder) == [(row.cell_id, 1, [0], [0])]
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        pytest.param([], [8], id="by a small one"),
+        pytest.param([(0, [5])], [5, 8], id="by one with fewer batches"),
+        pytest.param([(0, [5]), (1, [6]), (2, [7])], [5, 6, 7, 8], id="by one with more batches"),
+    ],
+)
+def test_an_unfinished_try_leaves_nothing_to_the_next_of_its_number(
+    tmp_path: Path, batches: list[tuple[int, list[int]]], expected: list[int]
+) -> None:
+    row, neighbour = create_row(create_cell()), create_row(create_cell(), attempt=10)
+    unfinished = [batch_of(row, 0, 0), batch_of(row, 1, 1)]
+    again = [batch_of(row, part, *indices) for part, indices in batches]
+
+    folder = record(
+        tmp_path / "run",
+        *(batch_of(neighbour, 0, 3), result_of(neighbour, 4, n_batches=1)),
+        *unfinished,
+        *again,
+        result_of(row, 8, n_batches=len(again)),
+    )
+
+    assert read(folder) == [(row.cell_id, 1, expected, expected), (row.cell_id, 10, [3, 4], [3, 4])]
+
+
+def test_no_batch_comes_after_its_try_is_recorded(tmp_path: Path) -> None:
+    row = create_row(create_cell())
+    with RunStore.create(tmp_path / "run", "") as store:
+        store.write(result_of(row, 0))
+        with pytest.raises(StorageFailed, match="A try at a cell is recorded once"):
+            store.write(batch_of(row, 0, 1))
+    assert read(tmp_path / "run") == [(row.cell_id, 1, [0], [0])]
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
