@@ -24,8 +24,8 @@ from jobs.provenance import PROJECT_ROOT
 
 PACKAGE = "package:"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-"""What engines read; the hub often has the same weights again in older formats."""
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "medusa_lm_head.pt"]
+"""What engines read; the hub often has the same weights again in older formats, but Medusa heads only in that."""
 HUB_TIMEOUT_S = 10
 HUB_FAILURES = (OSError, ValueError, hub_errors.HTTPError)  # type: ignore[attr-defined]  # of whichever client it uses
 

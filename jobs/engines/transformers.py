@@ -26,7 +26,7 @@ METHODS = {
     "eagle": Offer("it has no EAGLE heads"),
     "eagle3": Offer("it has no EAGLE heads"),
     "mtp": Offer("our host does not load MTP layers"),
-    "medusa": Offer("our host does not load Medusa heads"),
+    "medusa": RUN_ON,
     "early_exit": RUN_ON,
     "dflash": Offer("our host does not load DFlash drafts"),
     "pard": Offer("its assistants draft one token after the other"),
@@ -40,7 +40,7 @@ SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
 class TransformersEngine(OwnHost):
-    """Assisted generation, prompt lookup and early exit, on the CPU or one GPU."""
+    """Assisted generation with all that transformers has to assist it, and our Medusa heads, on the CPU or one GPU."""
 
     name = "transformers"
     methods = METHODS
@@ -104,8 +104,19 @@ def ngram_rules(draft: Draft) -> Iterator[Rule]:
 
 
 def draft_model_rules(draft: Draft) -> Iterator[Rule]:
-    yield bool(draft.model), "`draft.model` must name a model for draft_model: got ''. Give a folder or a hub id."
+    yield named_model(draft)
     yield from drafter_rules(draft)
+
+
+def heads_rules(draft: Draft) -> Iterator[Rule]:
+    """What drafts all its tokens at once has one length. What its checkpoint allows is checked when that is loaded."""
+    yield named_model(draft)
+    yield at_least("draft.k", draft.k, 1, f" for {draft.method}")
+    yield one_of("draft.schedule", draft.schedule, ("constant",))
+
+
+def named_model(draft: Draft) -> Rule:
+    return bool(draft.model), f"`draft.model` must name a model for {draft.method}: got ''. Give a folder or a hub id."
 
 
 def early_exit_rules(draft: Draft) -> Iterator[Rule]:
@@ -126,5 +137,6 @@ DRAFT_RULES: dict[str, Callable[[Draft], Iterable[Rule]]] = {
     "ngram": ngram_rules,
     "draft_model": draft_model_rules,
     "early_exit": early_exit_rules,
+    "medusa": heads_rules,
 }
 """A method that transformers offers → the rules of its fields."""

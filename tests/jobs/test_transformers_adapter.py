@@ -21,6 +21,7 @@ GOOD = {
     "ngram": Draft(method="ngram", k=3),
     "draft_model": Draft(method="draft_model", k=3, model="models/draft", schedule="heuristic", confidence_threshold=0.4),
     "early_exit": Draft(method="early_exit", k=3, exit_layer=2, schedule="heuristic_transient"),
+    "medusa": Draft(method="medusa", k=3, model="models/heads"),
 }
 SITE = Site(4711, "nonce-1", Path("/models/tiny"), Path("/models/draft"), Path("/scratch"))
 
@@ -82,12 +83,29 @@ def test_what_transformers_does_not_offer_is_unsupported(engine: dict[str, objec
             pytest.param(
                 {}, replace(GOOD[method], k=0), rf"`draft\.k` must be at least 1 for {method}: got 0\.", id=f"{method}, k"
             )
-            for method in ("ngram", "draft_model", "early_exit")
+            for method in sorted(set(GOOD) - {"none"})
         ),
         pytest.param(
             {}, replace(GOOD["ngram"], ngram_max=0), r"`draft\.ngram_max` must be at least 1: got 0\.", id="n-gram of 0"
         ),
-        pytest.param({}, replace(GOOD["draft_model"], model=""), r"`draft\.model` must name a model", id="no draft model"),
+        *(
+            pytest.param(
+                {},
+                replace(GOOD[method], model=""),
+                rf"`draft\.model` must name a model for {method}",
+                id=f"{method} of none",
+            )
+            for method in ("draft_model", "medusa")
+        ),
+        *(
+            pytest.param(
+                {},
+                replace(GOOD[method], schedule="heuristic"),
+                r"got 'heuristic'\. Known: constant\.",
+                id=f"{method}, schedule",
+            )
+            for method in ("ngram", "medusa")
+        ),
         pytest.param(
             {},
             replace(GOOD["draft_model"], schedule="adaptive"),

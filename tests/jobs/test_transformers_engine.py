@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,6 +50,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     in_engine("tiny_model.py", folder / "target", LAYERS, 1)
     in_engine("tiny_model.py", folder / "draft", 2, 2)
+    in_engine("tiny_drafts.py", folder)
     return folder
 
 
@@ -95,6 +97,47 @@ class TestTransformersEngine(EngineContract):
         assert len(log.splitlines()) < 200
 
 
+class TestMedusaOnTransformers(EngineContract):
+    """The chain and heads that are right two times in three."""
+
+    stopping_prompt = (1, 2, 3)
+    long_limit = 20_000
+    patience_s = 5.0
+    folder: ClassVar[Path]
+    heads: ClassVar[Path]
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def its_model(cls, tiny: Path) -> None:
+        cls.folder, cls.heads = tiny / "chain", tiny / "half"
+
+    @classmethod
+    def engine(cls) -> TransformersEngine:
+        return TransformersEngine()
+
+    @classmethod
+    def model_dir(cls) -> Path:
+        return cls.folder
+
+    @classmethod
+    def deployment(cls) -> Deployment:
+        return Deployment(Model(), ENGINE, Draft(method="medusa", k=3, model="m"))
+
+    @classmethod
+    def draft_dir(cls) -> Path:
+        return cls.heads
+
+    @classmethod
+    def refused(cls) -> dict[str, tuple[Deployment, str]]:
+        draft = replace(cls.deployment().draft, model="")
+        return {"no heads": (Deployment(Model(), ENGINE, draft), "must name a model for medusa")}
+
+    def test_its_counters_show_what_was_accepted(self, running: Running) -> None:
+        answer_to(running, self.ask())
+        counters = running.engine.counters(running.endpoint)
+        assert counters["draft_tokens"] > counters["accepted_tokens"] > counters["accepted_at_2"] > 0
+
+
 def ask(prompt: Sequence[int], limit: int, **changes: object) -> dict[str, object]:
     return {"prompt_ids": list(prompt), "output_limit": limit, **changes}
 
@@ -112,12 +155,29 @@ DRAFTS: dict[str, tuple[Draft, dict[str, Any]]] = {
     "itself": (Draft(method="draft_model", k=4, model="m"), SELF),
     "another model": (Draft(method="draft_model", k=3, model="m"), OTHER),
     "early exit": (Draft(method="early_exit", k=3, exit_layer=2), {}),
+    "random heads": (Draft(method="medusa", k=3, model="m"), {"draft_dir": "random"}),
 }
 LOSSLESS = [*GREEDY, *SAMPLED, {**ask(START, 40), "temperature": 2.0, "top_k": 1}]
 FORCED_AT = {limit: ask(LOOP, limit, ignore_eos=True) for limit in (12, 10, 6)}
 
+MEDUSA = Draft(method="medusa", k=4, model="m")
+CHAIN = [ask(START, 20, ignore_eos=True), ask([30], 40), ask(START, 20, ignore_eos=True, temperature=1.0, seed=3)]
+HEADS = ("heads", "half", "named as vLLM does", "pruned")  # all of the chain
+MISFITS = {
+    "wide": r"must have the target's hidden size 32: got 48\. Use heads",
+    "wordy": r"must have the target's vocabulary of 64 tokens: got 80\. Use heads",
+    "strange": r"must have tensors of a known name: got 'fc\.weight'",
+    "torn": r"must all be of one shape: .* Missing key.*1\.0\.linear\.bias",
+    "pickled": r"must hold only tensors: it holds other objects",
+    "empty": r"must be one of medusa_lm_head\.safetensors, .* has none\.",
+    "random": r"`draft\.k` must be at most the 3 Medusa heads of .*random: got 4\. Use fewer\.",
+}
+
 PLAYS: dict[str, tuple[Draft, dict[str, Any], list[dict[str, object]]]] = {
     **{name: (draft, where, LOSSLESS) for name, (draft, where) in DRAFTS.items()},
+    "chain": (Draft(), {"model_dir": "chain"}, CHAIN),
+    **{name: (MEDUSA, {"model_dir": "chain", "draft_dir": name}, CHAIN) for name in HEADS},
+    **{f"misfit {name}": (replace(MEDUSA, k=4 if name == "random" else 3), {"draft_dir": name}, []) for name in MISFITS},
     "limits": (Draft(method="draft_model", k=4, model="m"), SELF, list(FORCED_AT.values())),
     "end as bonus": (Draft(method="draft_model", k=4, model="m"), SELF, [ask(START, 40)]),
     "end in the draft": (Draft(method="draft_model", k=6, model="m"), SELF, [ask(START, 40)]),
@@ -144,7 +204,8 @@ def played(tiny: Path) -> dict[str, Any]:
     for draft, where, requests in PLAYS.values():
         folder = tiny / where["draft_dir"] if "draft_dir" in where else None
         engine = {"max_length": where.get("max_length", 0)}
-        given.append({"config": config(tiny / "target", draft, folder, **engine), "requests": requests})
+        target = tiny / where.get("model_dir", "target")
+        given.append({"config": config(target, draft, folder, **engine), "requests": requests})
     return dict(zip(PLAYS, json.loads(in_engine("play_backend.py", given=given)), strict=True))
 
 
@@ -287,6 +348,57 @@ def test_the_facts_are_what_runs(played: dict[str, Any]) -> None:
     assert told.items() <= facts["effective_config"].items()
     assert played["none"]["facts"]["draft_weights_bytes"] == 0
     assert played["short"]["facts"]["kv_capacity_tokens"] == 8
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_medusa_heads_change_no_answer(name: str, played: dict[str, Any]) -> None:
+    """Sampled answers too: the chain is so sure of its next token that a sample is greedy."""
+    for plain, drafted in zip(played["chain"]["answers"], played[name]["answers"], strict=True):
+        assert ids(drafted) == ids(plain)
+        assert column(drafted, "finish_reason")[-1] == column(plain, "finish_reason")[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "drafted"),
+    [
+        pytest.param("heads", [1, 5, 5, 5, 4], [0, 4, 4, 4, 3], id="right ones"),
+        pytest.param("named as vLLM does", [1, 5, 5, 5, 4], [0, 4, 4, 4, 3], id="right ones, under vLLM's names"),
+        pytest.param("half", [1, 2, 5, 5, 2, 5], [0, 4, 4, 4, 4, 4], id="after every third token only the first is right"),
+        pytest.param("pruned", [1, 1, *[2] * 9], [0, *[4] * 8, 3, 1], id="only even tokens can be drafted"),
+    ],
+)
+def test_medusa_heads_draft_what_follows_the_last_verified_token(
+    name: str, steps: list[int], drafted: list[int], played: dict[str, Any]
+) -> None:
+    answer = played[name]["answers"][0]
+    assert lengths(answer) == steps
+    assert column(answer, "drafted") == drafted
+    assert column(answer, "is_prefill") == [True, *[False] * (len(steps) - 1)]
+
+
+def test_the_end_token_in_a_medusa_draft_leaves_no_bonus_token(played: dict[str, Any]) -> None:
+    last = played["heads"]["answers"][1]["steps"][-1]
+    assert last["token_ids"] == [37, 38, 39, 40]
+    assert (last["drafted"], last["accepted"], last["is_cut"], last["finish_reason"]) == (4, 3, True, "stop")
+
+
+@pytest.mark.parametrize("name", list(MISFITS))
+def test_heads_that_do_not_fit_are_refused_at_load(name: str, played: dict[str, Any]) -> None:
+    refused = played[f"misfit {name}"]["refused"]
+    assert re.search(MISFITS[name], refused)
+    assert "\n" not in refused
+
+
+def test_the_facts_tell_of_the_heads(played: dict[str, Any]) -> None:
+    facts = {name: played[name]["facts"] for name in (*HEADS, "random heads")}
+    told = {name: fact["effective_config"] for name, fact in facts.items()}
+    assert {name: (it["medusa_heads"], it["medusa_layers"], it["draft_vocab_size"]) for name, it in told.items()} == {
+        **dict.fromkeys(HEADS, (4, 2, 64)),
+        "pruned": (4, 2, 32),
+        "random heads": (3, 1, 64),
+    }
+    blocks, last = 2 * (64 * 64 + 64), 64 * 64
+    assert facts["heads"]["draft_weights_bytes"] == 4 * 4 * (blocks + last)
 
 
 COPY = "Repeat this list three times: apple, pear, plum, cherry, grape, melon, lemon, peach, fig, mango."

@@ -3,7 +3,8 @@
 Measured on transformers 5.24: draft length, schedule and confidence threshold are read from the *assistant's*
 `generation_config` (with early exit: the model's own); given to `generate()` they are ignored without a word. Unset they
 are 20, "constant" and 0.4. `heuristic` writes the length that it ended with back there, so the next request starts from it;
-`heuristic_transient` does not.
+`heuristic_transient` does not. What drafts from the target's hidden states (`AFTER_PREFILL`) has none before the prefill,
+so its first round drafts nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+AFTER_PREFILL = ("none", "medusa", "mtp", "dflash")
+"""Methods whose first round is the prefill alone."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,18 @@ class Drafting:
 
     settings: dict[str, Any]  # the fields of `jobs.spec.Draft`
     model: Any
-    assistant: Any = None
+    drafter: Any = None  # what drafts beside the target: a model of its own, heads or layers
     round: Round = field(default_factory=Round)
     rounds: int = 0
 
     @property
     def method(self) -> str:
         return str(self.settings["method"])
+
+    @property
+    def assistant(self) -> Any:
+        """The draft model that is given to `generate()`."""
+        return self.drafter if self.method in ("draft_model", "dflash") else None
 
     def install(self) -> None:
         """Check the choice against the model, put it where transformers reads it, and see every draft from now on."""
@@ -46,7 +55,7 @@ class Drafting:
 
     def restore(self) -> bool | None:
         """Set the draft length back to its start. None = this method has none that changes."""
-        drafter = {"draft_model": self.assistant, "early_exit": self.model}.get(self.method)
+        drafter = {"draft_model": self.drafter, "early_exit": self.model}.get(self.method)
         if drafter is None:
             return None
         drafter.generation_config.num_assistant_tokens = self.settings["k"]
@@ -55,13 +64,21 @@ class Drafting:
         return True
 
     def options(self) -> dict[str, Any]:
-        """What a request's `GenerationConfig` says of the method (the draft model goes to `generate()` itself)."""
-        if self.method == "ngram":
-            return {
-                "prompt_lookup_num_tokens": self.settings["k"],
-                "max_matching_ngram_size": self.settings["ngram_max"],
-            }
-        return {"assistant_early_exit": self.settings["exit_layer"]} if self.method == "early_exit" else {}
+        """What a request's `GenerationConfig` says of the method (the draft model goes to `generate()` itself).
+
+        transformers has no word for Medusa: prompt lookup only makes it assist the generation, but `loading` puts the heads
+        in its place.
+        """
+        settings = self.settings
+        lookup = {"prompt_lookup_num_tokens": settings["k"]}
+        asked: dict[str, dict[str, Any]] = {
+            "ngram": {**lookup, "max_matching_ngram_size": settings["ngram_max"]},
+            "early_exit": {"assistant_early_exit": settings["exit_layer"]},
+            "medusa": lookup,
+            "mtp": {"use_mtp": True},
+            "dflash": {"speculation_type": "dflash"},
+        }
+        return asked.get(self.method, {})
 
     @contextmanager
     def watched(self) -> Iterator[Drafting]:
@@ -83,9 +100,9 @@ class Drafting:
         layers, exit_layer = self._layered.config.num_hidden_layers, self.settings["exit_layer"]
         if self.method == "early_exit" and exit_layer >= layers:
             raise ValueError(f"`draft.exit_layer` must be below the model's {layers} layers: got {exit_layer}.")
-        if self.assistant is not None and self.assistant.config.vocab_size != self.model.config.vocab_size:
+        if self.method == "draft_model" and self.drafter.config.vocab_size != self.model.config.vocab_size:
             raise ValueError(
-                f"the draft model must share the target's tokenizer: got vocabularies of {self.assistant.config.vocab_size} "
+                f"the draft model must share the target's tokenizer: got vocabularies of {self.drafter.config.vocab_size} "
                 f"and {self.model.config.vocab_size} tokens. Choose a draft model of the same family."
             )
 
@@ -97,6 +114,7 @@ class Drafting:
     def _seeing(self, generator: Any, get_candidates: Callable[..., Any]) -> Callable[..., Any]:
         def get_and_see(input_ids: Any, **kwargs: Any) -> Any:
             wanted = int(getattr(generator, "num_assistant_tokens", self.settings["k"]))
+            wanted = 0 if kwargs.get("is_first_iteration") and self.method in AFTER_PREFILL else wanted
             candidates = get_candidates(input_ids, **kwargs)
             self.round = Round(candidates[0][0, input_ids.shape[1] :].tolist(), wanted)
             self.rounds += 1

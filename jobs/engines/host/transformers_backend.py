@@ -4,9 +4,10 @@ Does not own HTTP, or how a draft is configured (`drafting.py`). Runs in the eng
 
 What a step is here (read in transformers 5.24, `_assisted_decoding`). Each round drafts first, then verifies draft and one
 bonus token in one forward. The first round is no exception: prompt lookup searches the prompt, an assistant prefills it and
-drafts, and the target's prefill and its first verification are *one* forward. So a speculative request has no prefill step
-of its own: its first step may deliver several tokens, and its time holds the prefill (twice with an assistant). Without
-speculation the first token ends the prefill, and is marked so. What EOS or the limit cut off a round is not counted as
+drafts, and the target's prefill and its first verification are *one* forward. So such a request has no prefill step of its
+own: its first step may deliver several tokens, and its time holds the prefill (twice with an assistant). Without
+speculation, and where the target's hidden states are what drafts (Medusa, MTP, DFlash), the first token ends the prefill
+and is marked so. What EOS or the limit cut off a round is not counted as
 accepted; `is_cut` marks it. Prompt lookup never drafts EOS; an assistant may, and then no bonus token follows it.
 """
 
@@ -25,11 +26,12 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCriteriaList
 
 from jobs.engines.host.backend import Generate, Step
-from jobs.engines.host.drafting import Drafting, is_cut
+from jobs.engines.host.drafting import AFTER_PREFILL, Drafting, is_cut
+from jobs.engines.host.loading import described, load_drafter, load_model, weights_bytes
 
 Emit = Callable[[Step], None]
 
@@ -42,15 +44,8 @@ def load(config: dict[str, Any]) -> TransformersBackend:
     torch.set_num_threads(engine["threads"] or usable_cores())
     torch.manual_seed(engine["seed"])
     model = load_model(config["model_dir"], engine)
-    assistant = load_model(config["draft_dir"], engine) if config["draft_dir"] else None
-    return TransformersBackend(model, Drafting(config["draft"], model, assistant), engine["max_length"])
-
-
-def load_model(folder: str, engine: dict[str, Any]) -> Any:
-    """The model of a local folder, on its device and ready to generate."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=engine["dtype"], local_files_only=True, **engine["args"])
-    device = engine["device"] if engine["device"] != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval()
+    drafting = Drafting(config["draft"], model, load_drafter(config, model))
+    return TransformersBackend(model, drafting, engine["max_length"])
 
 
 def usable_cores() -> int:
@@ -77,18 +72,23 @@ class TransformersBackend:
         self.max_length = min((limit for limit in (self.max_length, *own) if limit), default=0)
         self.eos_ids = as_ids(self.model.generation_config.eos_token_id)
         for part in parts:
-            forget_settings(part)
+            if part.can_generate():
+                forget_settings(part)
         self.drafting.install()
 
     def facts(self) -> dict[str, Any]:
-        assistant = self.drafting.assistant
+        drafter = self.drafting.drafter
         versions = {"transformers": transformers.__version__, "torch": torch.__version__}
         return {
             "version": transformers.__version__,
             "versions": {**versions, "python": platform.python_version()},
-            "effective_config": {**self.drafting.settings, **self.settings()},
+            "effective_config": {
+                **self.drafting.settings,
+                **described(self.drafting.method, drafter, self.model),
+                **self.settings(),
+            },
             "weights_bytes": weights_bytes(self.model),
-            "draft_weights_bytes": weights_bytes(assistant) if assistant else 0,
+            "draft_weights_bytes": weights_bytes(drafter, beside=self.model) if drafter is not None else 0,
             "kv_capacity_tokens": self.max_length or None,
             "peak_memory_bytes": peak_memory_bytes(self.model.device),
         }
@@ -173,7 +173,7 @@ class StepStreamer(BaseStreamer):  # type: ignore[misc]  # transformers has no t
             token_ids=tokens,
             drafted=len(seen.draft),
             accepted=len(tokens) - 1,
-            is_prefill=self.n_puts == 1 and self.drafting.method == "none",
+            is_prefill=self.n_puts == 1 and self.drafting.method in AFTER_PREFILL,
             is_cut=is_cut(tokens, seen, room),
             finish_reason="stop" if tokens[-1] in self.eos_ids else "length" if len(tokens) == room else "",
         )
@@ -223,12 +223,6 @@ def fitted(request: Generate, max_length: int) -> Generate:
             f"a prompt must leave room in the model's {max_length} tokens: got {len(request.prompt_ids)}. Use a shorter one."
         )
     return replace(request, output_limit=min(request.output_limit, room))
-
-
-def weights_bytes(model: Any) -> int:
-    """Bytes of the parameters and buffers; tied weights count once."""
-    tensors = {tensor.data_ptr(): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def peak_memory_bytes(device: Any) -> int:
