@@ -16,6 +16,8 @@ from jobs.workloads.select import of_categories, stratified
 
 WORKLOADS = {
     "mini": "jobs.workloads.mini:read_prompts",
+    "random_tokens": "jobs.workloads.random_tokens:read_prompts",
+    "synthetic": "jobs.workloads.synthetic:read_prompts",
 }
 """name → module:function that reads all prompts of a workload, and refuses the fields that mean nothing for it."""
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ FIXED_DAY = (
 )
 """Put before every chat template. Some (Llama 3, gpt-oss) write today's date into the system prompt, which would make the
 prompts of a sweep that is resumed tomorrow others than its baseline's."""
+
+PLACE = "\ue000"  # no template, and no text that we write, has this character
 
 
 class ChatTokenizer:
@@ -43,14 +48,45 @@ class ChatTokenizer:
         self.max_length = int(config.get("max_position_embeddings") or 0)
         """Prompt and output tokens that the model was made for; 0 = its folder does not tell."""
 
+    def with_args(self, template_args: Mapping[str, Any]) -> ChatTokenizer:
+        """The same tokenizer with other arguments of the template; `BadInput` for one that the template does not read."""
+        self._refuse_unread(template_args)
+        other = copy(self)
+        other.template_args = dict(template_args)
+        return other
+
     @property
     def has_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
+    @cached_property
+    def ordinary_ids(self) -> Sequence[int]:
+        """Ids that are text: neither special nor added to the vocabulary, and known to the model."""
+        added = set(self._tokenizer.added_tokens_decoder) | set(self._tokenizer.all_special_ids)
+        return sorted(id_ for id_ in set(self._tokenizer.get_vocab().values()) - added if id_ < self.vocabulary_size)
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that the chat template puts before and after a user's only turn; none where there is no template."""
+        if not self.has_template:
+            return [], []
+        before, _, after = self._render([{"role": "user", "content": PLACE}]).partition(PLACE)
+        return self.plain_ids(before), self.plain_ids(after)
+
+    def plain_ids(self, text: str) -> list[int]:
+        """The ids of a text as it stands: no template, and no special tokens but those that it spells."""
+        ids: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=False, verbose=False
+        )  # a length that is too long, we refuse
+        return ids
+
+    def is_added(self, id_: int) -> bool:
+        """Whether the id stands for a token that was added to the vocabulary, as those of templates are."""
+        return id_ in self._tokenizer.added_tokens_decoder
+
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a dialogue that ends with a user's turn, up to where the model's answer begins."""
         if self.has_template:
-            ids = self._tokenizer.encode(self._render(messages), add_special_tokens=False)  # the template has set them
+            ids = self.plain_ids(self._render(messages))  # the template has set the special tokens
         else:
             ids = self._tokenizer.encode(messages[-1]["content"])
         return self._checked(ids)
@@ -77,6 +113,14 @@ class ChatTokenizer:
                 f"{error}. Check the template's arguments, or leave prompts of several turns out."
             ) from error
         return text
+
+    def _refuse_unread(self, template_args: Mapping[str, Any]) -> None:
+        template = self._tokenizer.get_chat_template() if self.has_template else ""
+        if unread := [name for name in template_args if not re.search(rf"\b{re.escape(name)}\b", template)]:
+            raise BadInput(
+                f"`workload.template_args` must be arguments that the model's chat template reads: got {', '.join(unread)}, "
+                f"of which the template in {self.model_dir} says nothing. Leave them out."
+            )
 
     def _checked(self, ids: list[int]) -> list[int]:
         if not ids or max(ids) >= self.vocabulary_size:
@@ -108,8 +152,17 @@ class ChatConversation:
 
 
 def conversations(prompts: Sequence[Prompt], tokenizer: ChatTokenizer) -> list[Conversation]:
-    """The prompts as conversations, in their order."""
-    return [ChatConversation(prompt, tokenizer, tuple(tokenizer.encode(_messages(prompt.turns, [])))) for prompt in prompts]
+    """The prompts as conversations, in their order; those with a recipe are made here, for this tokenizer."""
+    return [_conversation(prompt, tokenizer) for prompt in prompts]
+
+
+def _conversation(prompt: Prompt, tokenizer: ChatTokenizer) -> Conversation:
+    if prompt.recipe is None:
+        ids = tokenizer.encode(_messages(prompt.turns, []))
+    else:
+        turn, ids = prompt.recipe.made(tokenizer)
+        prompt = replace(prompt, turns=(turn,))
+    return ChatConversation(prompt, tokenizer, tuple(ids))
 
 
 def prompt_tokens(conversation: Conversation) -> int:

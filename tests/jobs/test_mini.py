@@ -7,7 +7,6 @@ import json
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -45,9 +44,9 @@ each_prompt = pytest.mark.parametrize("prompt", [pytest.param(prompt, id=prompt.
 def test_a_row_has_the_columns_of_speed_bench_in_their_order() -> None:
     rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
-    assert {row["question_id"]: row for row in rows} == {
-        prompt.question_id: {**asdict(prompt), "turns": list(prompt.turns)} for prompt in PROMPTS
-    }
+    assert [
+        Prompt(**{**row, "turns": tuple(row["turns"])}) for row in sorted(rows, key=lambda row: row["question_id"])
+    ] == sorted(PROMPTS, key=lambda prompt: prompt.question_id)
 
 
 def test_there_are_at_least_seven_prompts_in_each_of_the_eleven_categories() -> None:
