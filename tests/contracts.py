@@ -6,6 +6,7 @@ A test subclasses `EngineContract` as `TestX`, fills in what it says, and inheri
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ class Running:
     process: EngineProcess
     site: Site
     log: Path
+    ready_s: float = 0.0
 
 
 class EngineContract:
@@ -42,7 +44,13 @@ class EngineContract:
 
     prompts: ClassVar[Sequence[Sequence[int]]] = ([5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [11, 12, 13])
     stopping_prompt: ClassVar[Sequence[int]] = ()  # its greedy answer ends by itself before `long_limit`; () = none does
+    ending_prompt: ClassVar[Sequence[int]] = ()  # its greedy answer is the end token alone; () = none is known
+    cut_prompt: ClassVar[
+        Sequence[int]
+    ] = ()  # its answer ends inside drafted tokens that are all accepted; () = none is known
+    memory: ClassVar[Sequence[str]] = ("weights_bytes", "kv_capacity_tokens", "peak_memory_bytes")  # facts that it tells
     short_limit: ClassVar[int] = 12
+    shared_limit: ClassVar[int] = 200  # takes longer than it takes to send some requests
     long_limit: ClassVar[int] = 2000  # takes much longer than `patience_s`
     patience_s: ClassVar[float] = 30.0
 
@@ -102,6 +110,14 @@ class EngineContract:
         assert facts.effective_config["method"] == running.deployment.draft.method
         assert facts.effective_config["k"] == running.deployment.draft.k
 
+    def test_tells_its_memory(self, running: Running) -> None:
+        facts = running.engine.facts(running.deployment, running.endpoint)
+        told = {name: getattr(facts, name) for name in self.memory}
+        assert all(value and value > 0 for value in told.values()), told
+
+    def test_its_start_was_timed(self, running: Running) -> None:
+        assert 0 < running.ready_s < running.deployment.engine.start_timeout_s
+
     def test_a_stranger_on_the_port_is_the_wrong_engine(self, running: Running) -> None:
         with pytest.raises(WrongEngine, match="must serve as"):
             running.engine.facts(running.deployment, replace(running.endpoint, model="somebody-else"))
@@ -145,10 +161,29 @@ class EngineContract:
         assert len(forced.output_ids) == length + 4
         assert list(forced.output_ids[: length - 1]) == list(stopped.output_ids[:-1])
 
+    def test_an_answer_that_ends_at_once_is_its_end_token(self, running: Running) -> None:
+        if not self.ending_prompt:
+            pytest.skip("no prompt is known whose answer ends at once")
+        answer = answer_to(running, self.ask(prompt_ids=self.ending_prompt, ignore_eos=False))
+        assert (list(answer.chunk_tokens), answer.finish_reason) == ([1], "stop")
+
+    def test_an_end_inside_accepted_drafts_cuts_the_step(self, running: Running) -> None:
+        if not self.cut_prompt:
+            pytest.skip("no prompt is known whose answer ends inside a draft")
+        ask = self.ask(prompt_ids=self.cut_prompt)
+        stopped, forced = answer_to(running, replace(ask, ignore_eos=False)), answer_to(running, ask)
+        assert stopped.finish_reason == "stop"
+        assert stopped.last_step_is_cut
+        assert list(stopped.output_ids) == list(forced.output_ids[: len(stopped.output_ids)])
+        assert stopped.step_accepted[-1] + 1 > stopped.chunk_tokens[-1]
+
     def test_a_step_delivers_what_it_accepted_and_one_token_more(self, running: Running) -> None:
         answer = answer_to(running, self.ask())
         if not answer.step_drafted:
             pytest.skip("this engine does not tell its steps")
+        if len(answer.step_drafted) > len(answer.chunk_tokens):  # a loaded machine merged chunks: only the sum is known
+            assert sum(answer.step_accepted) + len(answer.step_accepted) >= len(answer.output_ids)
+            return
         steps = list(zip(answer.step_drafted, answer.step_accepted, answer.chunk_tokens, strict=True))
         assert all(0 <= accepted <= drafted <= running.deployment.draft.k for drafted, accepted, _ in steps)
         assert sum(drafted for drafted, _, _ in steps) > 0
@@ -164,6 +199,15 @@ class EngineContract:
         with ThreadPoolExecutor(many) as pool:
             answers = list(pool.map(lambda _: answer_to(running, self.ask(1)), range(many)))
         assert [len(answer.output_ids) for answer in answers] == [self.short_limit] * many
+
+    def test_requests_within_the_batch_are_answered_together(self, running: Running) -> None:
+        """Each has begun before any has ended."""
+        if (many := min(running.deployment.engine.batch, 4)) == 1:
+            pytest.skip("this engine answers one request at a time")
+        ask = self.ask(output_limit=self.shared_limit)
+        with ThreadPoolExecutor(many) as pool:
+            times = list(pool.map(lambda _: times_of(running, ask), range(many)))
+        assert max(first for first, _ in times) < min(last for _, last in times)
 
     def test_one_connection_carries_one_request_after_the_other(self, running: Running) -> None:
         request = running.engine.dialect.request(self.ask(), running.endpoint)
@@ -185,6 +229,14 @@ class EngineContract:
             with exchange(long, running.endpoint) as response:
                 assert response.readline().startswith(b"data: ")
         assert len(answer_to(running, self.ask(), timeout_s=self.patience_s).output_ids) == self.short_limit
+
+    def test_log_probabilities_are_one_a_token(self, running: Running) -> None:
+        answer = answer_to(running, self.ask(wants_logprobs=True))
+        if not answer.logprobs:
+            pytest.skip("this engine does not tell log-probabilities")
+        assert len(answer.logprobs) == len(answer.output_ids)
+        assert all(value <= 1e-3 for value in answer.logprobs)
+        assert not answer_to(running, self.ask()).logprobs
 
     def test_counters_grow_by_what_was_streamed(self, running: Running) -> None:
         before = running.engine.counters(running.endpoint)
@@ -215,11 +267,11 @@ def start(
     log = folder / "engine.log"
     process = EngineProcess.start(launch, log, site.nonce, site.scratch)
     try:
-        process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s)
+        ready_s = process.wait_ready(endpoint, launch.health_path, deployment.engine.start_timeout_s)
     except BaseException:
         process.stop()
         raise
-    return Running(engine, deployment, endpoint, process, site, log)
+    return Running(engine, deployment, endpoint, process, site, log, ready_s)
 
 
 def answer_to(running: Running, ask: Ask, timeout_s: float = 120.0) -> Answer:
@@ -234,6 +286,13 @@ def events_of(running: Running, ask: Ask, timeout_s: float = 120.0) -> list[byte
     with exchange(running.engine.dialect.request(ask, running.endpoint), running.endpoint, timeout_s) as response:
         assert response.status == 200, response.read()
         return payloads(response)
+
+
+def times_of(running: Running, ask: Ask) -> tuple[float, float]:
+    """When the first and the last event of an answer came, in seconds of some clock."""
+    with exchange(running.engine.dialect.request(ask, running.endpoint), running.endpoint) as response:
+        times = [time.monotonic() for line in response if line.startswith(b"data: ")]
+    return times[0], times[-1]
 
 
 def payloads(lines: Iterable[bytes]) -> list[bytes]:

@@ -10,6 +10,7 @@ from jobs.errors import BadInput
 ENGINES = {
     "transformers": "jobs.engines.transformers:TransformersEngine",
     "simulated": "jobs.engines.simulated:SimulatedEngine",
+    "vllm": "jobs.engines.vllm:VllmEngine",
 }
 """name → module:class of its adapter."""
 

@@ -23,15 +23,15 @@ def get_json(endpoint: Endpoint, path: str, *, timeout_s: float = TIMEOUT_S) -> 
     return _as_object(call(endpoint, "GET", path, timeout_s=timeout_s))
 
 
-def post_json(endpoint: Endpoint, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """The JSON object that an empty POST to that path brings; `WrongEngine` when it is none."""
-    return _as_object(call(endpoint, "POST", path, timeout_s=timeout_s))
+def post_json(endpoint: Endpoint, path: str, *, body: object = None, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The JSON object that a POST to that path brings, empty without a body; `WrongEngine` when it is none."""
+    return _as_object(call(endpoint, "POST", path, body=body, timeout_s=timeout_s))
 
 
-def call(endpoint: Endpoint, method: str, path: str, *, timeout_s: float = TIMEOUT_S) -> httpx.Response:
+def call(endpoint: Endpoint, method: str, path: str, *, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
     """The 2xx answer; `EngineHung` when it is late, `EngineDied` without a connection, `EngineFailed` for another status."""
     try:
-        answer = _request(endpoint, method, path, timeout_s)
+        answer = _request(endpoint, method, path, timeout_s, body)
     except httpx.TimeoutException:
         raise EngineHung(f"the engine must answer {method} {path} within {timeout_s:g} s: it did not.") from None
     except httpx.TransportError as failure:
@@ -51,11 +51,11 @@ def is_healthy(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool
         return False
 
 
-def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> httpx.Response:
+def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float, body: object = None) -> httpx.Response:
     url = f"{'https' if endpoint.tls else 'http'}://{endpoint.authority}{path}"
     headers = dict(endpoint.headers)
     with httpx.Client(trust_env=False, timeout=timeout_s, headers=headers, **_way(endpoint)) as client:
-        return client.request(method, url)
+        return client.request(method, url, json=body)
 
 
 def _way(endpoint: Endpoint) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Owns how OpenAI-style completions are spoken, token ids in and out, as vLLM serves them. Pure. Does not own any engine.
 
 Asked for beyond OpenAI's own fields: `return_token_ids` (each event tells its ids), usage in the last event, and there,
-where the server runs with `--per-request-spec-decode-metrics detailed`, the steps in which something was drafted.
+where the server runs with `--per-request-spec-decode-metrics detailed`, the steps in which something was drafted. What a
+model would bring along is switched off in each request: `top_k` and `repetition_penalty` have no default of ours to rely on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -34,19 +35,22 @@ class OpenAIDialect:
             "max_tokens": ask.output_limit,
             "temperature": ask.sampling.temperature,
             "top_p": ask.sampling.top_p,
+            "top_k": ask.sampling.top_k,
+            "repetition_penalty": 1.0,
             "seed": ask.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            **({"top_k": ask.sampling.top_k} if ask.sampling.top_k else {}),
             **({"ignore_eos": True} if ask.ignore_eos else {}),
+            **({"structured_outputs": {"json": ask.json_schema}} if ask.json_schema else {}),
+            **({"logprobs": 0} if ask.wants_logprobs else {}),  # of the token itself, and of no other
         }
         return post(endpoint, "/v1/completions", orjson.dumps(body))
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
         error = error_in(told, events)
-        return told.answer(error, told.metrics.get("mean_acceptance_length"))
+        return replace(told.answer(error, told.metrics.get("mean_acceptance_length")), logprobs=told.logprobs)
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Told(ToldSoFar):
     """What the events said so far."""
 
     usage_tokens: int = -1  # not told
+    logprobs: list[float] = field(default_factory=list)
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of speculative decoding
 
     def take(self, index: int, event: bytes) -> None:
@@ -75,7 +80,15 @@ class Told(ToldSoFar):
             )
         ids = counts_of("token_ids", choice.get("token_ids") or [])
         self.take_new(index, ids)
+        self.take_logprobs(index, section(choice, "logprobs"), len(ids))
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def take_logprobs(self, index: int, told: Mapping[str, Any], count: int) -> None:
+        """The log-probabilities of the tokens of an event, where it has them."""
+        values = told.get("token_logprobs") or []
+        if values and (len(values) != count or not all(isinstance(value, (int, float)) for value in values)):
+            raise ValueError(f"event {index} must tell one log-probability a token: got {str(values)[:80]} for {count}.")
+        self.logprobs += map(float, values)
 
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""
@@ -87,13 +100,31 @@ class Told(ToldSoFar):
     def take_steps(self) -> None:
         """Drafted and accepted of every step, where the engine tells steps.
 
-        It tells only those in which something was drafted, and counts what a stop cut off as accepted. Others gave one token
-        each, so that their number follows from the tokens; they are put first, as their places are not told.
+        It tells only those in which something was drafted, and counts as accepted what a stop cut off. The others gave one
+        token each, so that their number follows from the tokens, or from the chunks: there are never more chunks than steps.
         """
-        if "per_step_drafted" not in self.metrics:
+        if "per_step_drafted" not in self.metrics and self.metrics.get("num_spec_steps") != 0:
             return
-        drafted = counts_of("per_step_drafted", self.metrics["per_step_drafted"])
-        accepted = counts_of("per_step_accepted", self.metrics.get("per_step_accepted"))
-        plain = len(self.output_ids) - sum(accepted) - len(accepted)
-        others = [0] * max(1, plain)  # the prefill step is always one of them
-        self.step_drafted, self.step_accepted, self.is_cut = [*others, *drafted], [*others, *accepted], plain < 1
+        drafted = counts_of("per_step_drafted", self.metrics.get("per_step_drafted", []))
+        accepted = counts_of("per_step_accepted", self.metrics.get("per_step_accepted", []))
+        whole = len(self.output_ids) - sum(accepted)  # steps, if nothing was cut off
+        n_steps = max(whole, len(self.chunk_tokens), len(drafted) + 1)  # the prefill step is never a drafted one
+        self.is_cut = n_steps > whole
+        steps = list(zip(drafted, accepted, strict=True))
+        placed = placed_by(self.chunk_tokens, steps) if n_steps == len(self.chunk_tokens) else None
+        rounds = placed or [(0, 0)] * (n_steps - len(steps)) + steps
+        self.step_drafted, self.step_accepted = [list(column) for column in zip(*rounds, strict=True)]
+
+
+def placed_by(chunks: Sequence[int], steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    """The (drafted, accepted) of the step behind each chunk, when every chunk is one step; None when they do not fit.
+
+    Steps that accepted nothing look like those that drafted nothing: they are put at the first place where they fit.
+    """
+    rounds, left = [(0, 0)], list(steps)
+    for index, tokens in enumerate(chunks[1:], 2):
+        fits = bool(left) and (left[0][1] + 1 == tokens or (index == len(chunks) and left[0][1] >= tokens))
+        if not fits and tokens != 1:
+            return None
+        rounds.append(left.pop(0) if fits else (0, 0))
+    return None if left else rounds
