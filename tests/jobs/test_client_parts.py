@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,8 @@ from jobs.load import clock, outbox
 from jobs.load.agenda import ANY, Agenda, Turn
 from jobs.load.client import Client
 from jobs.load.outbox import Outbox
-from jobs.load.wire import Plan, Unpacker, pack
+from jobs.load.wire import Message, Plan, Reply, Unpacker, pack
+from tests.jobs.scripted_server import END, HEAD, Request, event, serving
 
 
 def turn(index: int, number: int = 0, *, has_more: bool = False, t_due: int = ANY) -> Turn:
@@ -127,6 +132,68 @@ def test_the_outbox_keeps_ended_turns_back_until_they_are_many(monkeypatch: pyte
         assert (len(box.kept), len(box.queue)) == (2, 0)
         box.keep(("reply", bytes(400)))
         assert (len(box.kept), len(box.queue), box.kept_bytes) == (0, 3, 0)
+
+
+def test_the_outbox_is_full_until_enough_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MOST_UNHEARD", 1_000_000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        box = Outbox(ours)
+        for _ in range(30):
+            box.say(("reply", bytes(50_000)))
+        box.flush()
+        assert box.is_full
+        heard = 0
+        while box.queue:
+            heard += len(theirs.recv(1 << 20))
+            box.flush()
+        assert (box.is_full, box.queued_bytes) == (False, 0)
+        assert heard > 1_000_000
+
+
+def test_a_client_that_nobody_hears_sends_no_more_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MOST_UNHEARD", 20_000)
+    monkeypatch.setattr(outbox, "KEEP_BYTES", 1_000)
+    arrived: list[float] = []
+
+    async def answer(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(time.monotonic())
+        writer.write(HEAD + event(b"x" * 10_000) + END)
+
+    ours, theirs = socket.socketpair()
+    with serving(answer) as server, ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ours.setblocking(False)
+        client = Client(ours, Plan("127.0.0.1", server.port, 2, 10**10, ()), Unpacker())
+        for index in range(100):
+            client.obey(("send", index, 0, False, ANY, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"))
+        client.obey(("open",))
+        client.obey(("start", time.monotonic_ns()))
+        gc.unfreeze()  # the client's process is its own, this one is not
+        loop = threading.Thread(target=lambda: (client.run(), client.confess()))
+        loop.start()
+        time.sleep(0.5)
+        unheard = len(arrived)
+        told = list(hear_all(theirs))
+        loop.join(10)
+        for line in list(client.lines.others.values()):
+            client.lines.drop(line)
+    assert 2 <= unheard < 20, "what the pipe and the outbox hold, and the two on their way"
+    assert sorted(message[1] for message in told if message[0] == "reply") == list(range(100))
+    late_ns = [reply.t_sent - reply.t_due for name, *rest in told if name == "reply" for reply in [Reply(*rest)]]
+    assert max(late_ns) > 300e6, "and what waited is recorded as late"
+    assert all(not turn.reads and not turn.request for _, turn, _ in client.deadlines)
+
+
+def hear_all(pipe: socket.socket) -> Iterator[Message]:
+    """Every message until the client has said its last."""
+    unpacker = Unpacker()
+    while True:
+        for message in unpacker.feed(pipe.recv(1 << 20)):
+            yield message
+            if message[0] == "end":
+                return
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives on TCP")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 import ray
 from grids import cell
 
+from jobs.measure import new_row as new_cell_row
+from jobs.session import SessionSite
+from jobs.session import new_row as new_session_row
 from jobs.spec import CellOrder, SessionSpec
 from orchestrator.ledger import Node
 from orchestrator.schedule import Scheduler, sessions
-from storage.rows import FAILED, SessionRow
+from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 BOX = Node("box", "box", cpus=4, gpus=0)
 CELL = cell()
@@ -22,13 +26,16 @@ SPEC = SessionSpec("s", "now", CELL.deployment, (CellOrder(CELL, 1),), 1.0)
 
 
 class Stream:
-    """A stream of a session, which raises."""
+    """A stream of a session, which raises after its events."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *events: object) -> None:
         self.error = error
+        self.events = deque(events)
 
-    def __next__(self) -> None:
-        raise self.error
+    def __next__(self) -> object:
+        if not self.events:
+            raise self.error
+        return self.events.popleft()
 
 
 @pytest.fixture
@@ -75,6 +82,30 @@ def test_how_a_session_was_lost_is_told_and_its_actor_is_killed(
     assert killed == ["the actor"]
     assert scheduler._running == []
     assert scheduler._ledger.admit(SPEC.deployment) is not None, "its seat is free"
+
+
+@pytest.mark.parametrize("n_batches", [0, 1, 3])
+def test_the_batches_of_a_cell_whose_worker_died_belong_to_its_failed_row(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch, n_batches: int
+) -> None:
+    monkeypatch.setattr(ray, "get", lambda event: event)
+    orders = (CellOrder(CELL, 1), CellOrder(CELL, 2))
+    ready = replace(new_session_row(SPEC, SessionSite()), ready_s=1.0)
+    first = [CellBatch(CELL.id, 1, part) for part in range(2)]
+    first_ends = CellResult(new_cell_row(SPEC, orders[0], 0), n_batches=2)
+    second = [CellBatch(CELL.id, 2, part) for part in range(n_batches)]
+    stream = Stream(ray.exceptions.ActorDiedError(), ready, *first, first_ends, *second)
+    scheduler, running = scheduler_of(stream, "the actor")
+    running.spec = replace(SPEC, orders=orders)
+    told = []
+    while scheduler._running:
+        told += list(scheduler._next_events(running))
+    *_, session, cell_ = told
+    assert told[:-2] == [ready, *first, first_ends, *second]
+    assert isinstance(session, SessionRow)
+    assert isinstance(cell_, CellResult)
+    assert (session.error_kind, cell_.cell.error_kind, cell_.cell.attempt) == ("worker_died", "worker_died", 2)
+    assert (cell_.n_batches, list(cell_.requests)) == (n_batches, [])
 
 
 def test_a_second_stop_does_not_wait_for_a_session_that_cannot_hear(

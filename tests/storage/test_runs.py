@@ -26,12 +26,13 @@ from storage.rows import (
     CellRow,
     History,
     RequestRow,
+    ScoredRow,
     SessionRow,
     Start,
     TelemetryRow,
 )
 from storage.runs import RunStore, history_of
-from storage.tables import CELLS, REQUESTS, SESSIONS, TELEMETRY, to_parquet
+from storage.tables import CELLS, REQUESTS, SCORED, SESSIONS, TELEMETRY, to_parquet
 from storage.views import open_runs
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,7 @@ HOLDER = (
         pytest.param(SessionRow, SESSIONS, id="sessions"),
         pytest.param(CellRow, CELLS, id="cells"),
         pytest.param(RequestRow, REQUESTS, id="requests"),
+        pytest.param(ScoredRow, SCORED, id="scored"),
         pytest.param(TelemetryRow, TELEMETRY, id="telemetry"),
     ],
 )
@@ -191,7 +193,8 @@ def read(folder: Path) -> list[tuple[str, int, list[int], list[int]]]:
     """Of each try with rows: its cell, its number, its requests, its samples."""
     with open_runs([folder]) as runs:
         return runs.execute(
-            "SELECT cell_id, attempt, list(index ORDER BY index), (SELECT list(t_ns ORDER BY t_ns) FROM recorded_telemetry t "
+            "SELECT cell_id, attempt, list(index ORDER BY index), "
+            "(SELECT list(t_ns ORDER BY t_ns) FROM recorded_telemetry t "
             "WHERE (t.cell_id, t.attempt) = (r.cell_id, r.attempt)) FROM recorded_requests r GROUP BY ALL ORDER BY ALL"
         ).fetchall()
 
