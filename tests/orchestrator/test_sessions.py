@@ -8,6 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ import ray
 from jobs.control import SessionProgress
 from jobs.engines.process import MARKER
 from jobs.errors import BadInput
-from jobs.session import Event, SessionLog
+from jobs.session import Event, SessionLog, SessionSite
 from jobs.spec import Cell, SessionSpec
 from orchestrator.config import compose
 from orchestrator.expected import expect
@@ -25,7 +26,9 @@ from orchestrator.grid import expand
 from orchestrator.plan import given_up, make_plan
 from orchestrator.schedule import Scheduler, connected
 from orchestrator.settings import Cluster, Limits
-from storage.rows import FAILED, OK, Attempt, CellResult, History, SessionRow, Start
+from storage.rows import FAILED, OK, Attempt, CellBatch, CellResult, History, SessionRow, Start
+from storage.runs import RunStore
+from storage.views import open_records
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -151,6 +154,86 @@ def test_a_worker_that_dies_is_a_failed_session_and_cell_and_the_sweep_goes_on(
     ]
     assert {row.cell_id for row in sweep.tries if row.status == OK} == {cell.id for cell in sweep.cells}
     assert_no_engine_within(15)
+
+
+@pytest.fixture
+def in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    site_of = Scheduler._site
+
+    def small(scheduler: Scheduler, spec: SessionSpec) -> SessionSite:
+        return replace(site_of(scheduler, spec), rows_a_batch=1)
+
+    monkeypatch.setattr(Scheduler, "_site", small)
+
+
+def recorded(folder: Path) -> list[tuple[str, int, int, int]]:
+    """Of each try: how it ended, its number, its requests, those among them that are there once."""
+    with open_records([folder]) as runs:
+        return runs.execute(
+            "SELECT status, attempt, count(index), count(DISTINCT (index, turn)) FILTER (index IS NOT NULL) "
+            "FROM recorded_cells LEFT JOIN recorded_requests USING (cell_id, attempt) "
+            "GROUP BY ALL ORDER BY min(started_at)"
+        ).fetchall()
+
+
+@pytest.mark.usefixtures("in_small_batches")
+def test_a_worker_that_dies_in_the_middle_of_a_long_cell_leaves_the_batches_that_were_written(
+    scratch: Path, tmp_path: Path
+) -> None:
+    sweep = Sweep("repeats=1", "load.warmup=0", "workload.output_limit=32", "engine.args.step_ms=10")
+    killed: list[int] = []
+
+    def record_and_kill_once(event: Event, scheduler: Scheduler) -> None:
+        if not isinstance(event, SessionLog):
+            store.write(event)
+        if isinstance(event, CellBatch) and not killed:
+            killed.append(event.part)
+            os.kill(engines()[0].ppid(), signal.SIGKILL)
+
+    with RunStore.create(tmp_path / "run", "") as store:
+        sweep.run(scratch, record_and_kill_once)
+    lost, good = recorded(tmp_path / "run")
+    assert lost[:2] == (FAILED, 1)
+    assert good[:2] == (OK, 2)
+    assert 1 <= lost[2] == lost[3] < good[2] == good[3]
+    assert_no_engine_within(15)
+
+
+@pytest.mark.usefixtures("in_small_batches")
+def test_a_stop_at_once_in_the_middle_of_a_long_cell_leaves_nothing_of_it(scratch: Path, tmp_path: Path) -> None:
+    sweep = Sweep("repeats=1", "load.warmup=0", "workload.output_limit=64", "engine.args.step_ms=10")
+
+    def record_and_stop(event: Event, scheduler: Scheduler) -> None:
+        if not isinstance(event, SessionLog):
+            store.write(event)
+        sweep.level = 2 if isinstance(event, CellBatch) else sweep.level
+
+    with RunStore.create(tmp_path / "run", "") as store:
+        sweep.run(scratch, record_and_stop)
+    assert sweep.level == 2
+    assert recorded(tmp_path / "run") == []
+    assert list((tmp_path / "run" / "requests").iterdir()) != []
+    RunStore.open(tmp_path / "run").close()
+    assert list((tmp_path / "run" / "requests").iterdir()) == []
+    assert engines() == []
+
+
+@pytest.mark.usefixtures("in_small_batches")
+def test_a_session_waits_for_a_driver_that_is_slow_to_write_and_loses_nothing(scratch: Path) -> None:
+    sweep = Sweep("repeats=1", "load.warmup=0", "workload.limit=12", "engine.args.step_ms=1")
+    phases = []
+
+    def be_slow(event: Event, scheduler: Scheduler) -> None:
+        if isinstance(event, CellBatch) and event.part == 0:
+            time.sleep(2)  # by far enough to drive the cell
+            phases.append(ray.get(scheduler._running[0].actor.progress.remote()).phase)
+
+    sweep.run(scratch, be_slow)
+    assert phases == ["measuring"], "the session did not run ahead of what was taken"
+    assert [row.status for row in sweep.tries] == [OK]
+    parts = [event for event in sweep.events if isinstance(event, CellBatch)]
+    assert [event.part for event in parts] == list(range(len(parts)))
+    assert len({(row.index, row.turn) for event in parts for row in event.requests}) == len(parts) >= 12
 
 
 def test_an_engine_that_dies_in_a_cell_is_tried_again_and_given_up(scratch: Path) -> None:
