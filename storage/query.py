@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
 import re
 import shutil
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 
 import duckdb
 
-from storage.errors import BadInput, SpecSweepError
-from storage.files import write_whole
+from storage.command import OneLineParser, run_command, write_output
+from storage.errors import BadInput
 from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted, readable_files
 
 __all__ = ["main", "open_runs"]
@@ -38,18 +37,11 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0 answered, 1 the answer could not be written, 2 bad input."""
-    try:
-        return _run(_parser().parse_args(arguments))
-    except SpecSweepError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2 if isinstance(error, BadInput) else 1
-    except BrokenPipeError:  # `| head` has seen enough; nothing more may be flushed at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return run_command(lambda: _run(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="python -m storage.query",
         description="SQL over one run or many; without SQL an interactive shell.",
         epilog=EPILOG,
@@ -88,6 +80,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
 
 def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | None:
     """The answer to one statement; None when it is obeyed and answers nothing. `BadInput` when it's wrong or would write."""
+    if any("\ud800" <= letter <= "\udfff" for letter in sql):  # the terminal's bytes were no UTF-8
+        raise BadInput("SQL must be text in UTF-8: got other bytes. Check the terminal's encoding.")
     with sql_mistakes():
         statements = runs.extract_statements(sql)
         if len(statements) != 1:
@@ -128,7 +122,7 @@ def write_answer(runs: duckdb.DuckDBPyConnection, answer: duckdb.DuckDBPyRelatio
         elif form != "table":
             content = _exported(runs, answer, form)
     if output:
-        write_whole(output, content)
+        write_output(output, content)
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()

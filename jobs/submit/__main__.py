@@ -12,23 +12,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jobs.errors import BadInput
 from jobs.submit import kuberay, ray_jobs, slurm
-from jobs.submit.sweep_command import BadSubmission
+from storage.command import OneLineParser, run_command
 
 
 def main(argv: Sequence[str]) -> int:
     own, overrides = split_overrides(argv)
-    options = parser().parse_args(own)
-    try:
-        code = int(options.run(options, overrides))
-        sys.stdout.flush()
-    except BadSubmission as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except BrokenPipeError:  # `| head` has seen enough; nothing more may be flushed at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+
+    def act() -> int:
+        options = parser().parse_args(own)
+        return int(options.run(options, overrides))
+
+    return run_command(act)
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -39,7 +35,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(
+    whole = OneLineParser(
         prog="python -m jobs.submit",
         description="A sweep as a cluster job. What follows `--` goes to sweep.py as it is.",
     )
@@ -147,7 +143,7 @@ def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 def _pair(option: str, text: str, example: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise BadSubmission(f"`{option}` must be NAME=VALUE: got {text!r}. As in {example}.")
+        raise BadInput(f"`{option}` must be NAME=VALUE: got {text!r}. As in {example}.")
     return name, value
 
 

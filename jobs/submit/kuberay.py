@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from jobs.submit.sweep_command import BadSubmission, sweep_command
+from jobs.errors import BadInput
+from jobs.submit.sweep_command import sweep_command
 
 SOURCE = "/opt/specsweep"  # where the images of docker/ keep the project
 RESULTS = "/results"
@@ -36,7 +37,7 @@ def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
     """The RayJob: its cluster asks for a token, and goes when the sweep has ended; the results stay on the claim. Pure."""
     for name in (pods.name, *pods.workers):
         if not KUBERNETES_NAME.fullmatch(name):
-            raise BadSubmission(f"A name in Kubernetes must be small letters, digits and `-`: got {name!r}.")
+            raise BadInput(f"A name in Kubernetes must be small letters, digits and `-`: got {name!r}.")
     command = sweep_command(overrides, script=f"{SOURCE}/sweep.py", results=RESULTS)
     return {
         "apiVersion": "ray.io/v1",

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobs.submit.sweep_command import NOT_SHIPPED, ROOT, BadSubmission, sweep_command
+from jobs.errors import BadInput
+from jobs.submit.sweep_command import NOT_SHIPPED, ROOT, sweep_command
 
 HOME_RESULTS = "${oc.env:HOME}/specsweep/results"
 """Resolved by the sweep, on the head. The job's own folder is a cache that Ray may delete."""
@@ -101,7 +102,7 @@ def is_open(address: str) -> bool:
 def _client(address: str) -> Iterator[Any]:
     """Ray's client; what it raises becomes one line."""
     if not address.startswith(("http://", "https://")):
-        raise BadSubmission(
+        raise BadInput(
             f"`--address` must be the http address of a Ray dashboard: got {address!r}. As in http://127.0.0.1:8265."
         )
     _believe_in_tokens()
@@ -112,13 +113,13 @@ def _client(address: str) -> Iterator[Any]:
     try:
         yield JobSubmissionClient(address)
     except AuthenticationError as error:
-        raise BadSubmission(f"{address} needs the cluster's token: {TOKEN_PLACES}.") from error
+        raise BadInput(f"{address} needs the cluster's token: {TOKEN_PLACES}.") from error
     except aiohttp.WSServerHandshakeError as error:
-        raise BadSubmission(
+        raise BadInput(
             f"{address} refused to show that log: {error.status}. `list` shows the jobs that it knows."
         ) from error
     except (aiohttp.ClientError, ConnectionError, RayError, RuntimeError, ValueError) as error:
-        raise BadSubmission(f"{address} refused: {str(error).strip().splitlines()[0]}") from error
+        raise BadInput(f"{address} refused: {str(error).strip().splitlines()[0]}") from error
 
 
 def _believe_in_tokens() -> None:

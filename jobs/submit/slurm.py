@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.submit.sweep_command import ROOT, BadSubmission, sweep_command
+from jobs.errors import BadInput
+from jobs.submit.sweep_command import ROOT, sweep_command
 
 FIRST_PORT = 20000
 PORTS = 20000
@@ -69,7 +70,7 @@ def _directives(allocation: Allocation) -> list[str]:
     asked = {"time": allocation.time, "partition": allocation.partition, "account": allocation.account}
     for name, value in asked.items():
         if any(letter.isspace() for letter in value):
-            raise BadSubmission(f"`--{name}` must be one word: got {value!r}.")
+            raise BadInput(f"`--{name}` must be one word: got {value!r}.")
     return [
         "--job-name=specsweep",
         "--output=specsweep-%j.log",
@@ -86,10 +87,10 @@ def _directives(allocation: Allocation) -> list[str]:
 def submit_script(script: str) -> str:
     """Hand the script to sbatch; what sbatch says."""
     if not shutil.which("sbatch"):
-        raise BadSubmission(
+        raise BadInput(
             "Submitting needs Slurm's `sbatch`, which is not on PATH. Use --print here, and run sbatch where Slurm is."
         )
     done = subprocess.run(["sbatch"], input=script, text=True, capture_output=True, check=False)
     if done.returncode:
-        raise BadSubmission(f"sbatch refused: {done.stderr.strip()}")
+        raise BadInput(f"sbatch refused: {done.stderr.strip()}")
     return done.stdout.strip()

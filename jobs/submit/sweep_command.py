@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.errors import BadInput
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 NOT_SHIPPED = (
@@ -33,10 +35,6 @@ NOT_SHIPPED = (
 PLAIN_PATH = re.compile(r"[\w./:@%~{}$-]+")
 
 
-class BadSubmission(Exception):
-    """A mistake in what the user gave, or a refusal of the cluster: one line, exit code 2."""
-
-
 def sweep_command(
     overrides: Sequence[str], *, python: str = "python", script: str = "sweep.py", results: str = ""
 ) -> list[str]:
@@ -53,7 +51,7 @@ def sweep_command(
 
 def _plain(results: str) -> str:
     if not PLAIN_PATH.fullmatch(results):
-        raise BadSubmission(
+        raise BadInput(
             f"`--results` must be a path of letters, digits and ./:@%~-_: got {results!r}. Choose a plainer folder."
         )
     return results

@@ -11,30 +11,28 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from jobs.errors import BadInput
 from jobs.models import resolve
 from jobs.spec import Workload
 from jobs.workloads import WORKLOADS, load_prompts
 from jobs.workloads.base import Prompt
 from jobs.workloads.tokenize import ChatTokenizer, conversations, prompt_tokens
+from storage.command import OneLineParser, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line a category; 2 for bad input, with its one line on stderr."""
-    options = _parser().parse_args(argv)
+    return run_command(lambda: _show(_parser().parse_args(argv)))
+
+
+def _show(options: argparse.Namespace) -> int:
     workload = Workload(name=options.workload, categories=options.category, limit=options.limit, seed=options.seed)
-    try:
-        prompts = load_prompts(workload)
-        lengths = _lengths(prompts, options.model) if options.model else {}
-    except BadInput as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(str(error), markup=False)
-        return 2
-    Console().print(_table(options.workload, prompts, lengths))
+    prompts = load_prompts(workload)
+    Console().print(_table(options.workload, prompts, _lengths(prompts, options.model) if options.model else {}))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jobs.workloads", description="What a workload holds.")
+    parser = OneLineParser(prog="python -m jobs.workloads", description="What a workload holds.")
     parser.add_argument("workload", help=f"one of: {', '.join(sorted(WORKLOADS))}")
     parser.add_argument(
         "--model", help="count tokens with the tokenizer and chat template of this model; named as in `model.path`"

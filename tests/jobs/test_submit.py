@@ -19,9 +19,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from jobs.errors import BadInput
 from jobs.submit import kuberay, ray_jobs, slurm
 from jobs.submit.__main__ import main, split_overrides
-from jobs.submit.sweep_command import BadSubmission, sweep_command
+from jobs.submit.sweep_command import sweep_command
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).with_name("ray")
@@ -49,7 +50,7 @@ def test_the_command_keeps_what_the_user_said(overrides: list[str], results: str
 
 @pytest.mark.parametrize("results", ["/a b", "/a'b", "/a,b", "/a;rm", "/a\nb"])
 def test_a_results_folder_that_hydra_or_a_shell_would_read_differently_is_refused(results: str) -> None:
-    with pytest.raises(BadSubmission, match="`--results` must be a path of letters"):
+    with pytest.raises(BadInput, match="`--results` must be a path of letters"):
         sweep_command([], results=results)
 
 
@@ -117,13 +118,13 @@ def test_a_slurm_script_runs_the_sweep_under_ray_on_the_first_node(tmp_path: Pat
 
 
 def test_a_directive_of_two_words_is_refused() -> None:
-    with pytest.raises(BadSubmission, match="`--partition` must be one word"):
+    with pytest.raises(BadInput, match="`--partition` must be one word"):
         slurm.slurm_script([], slurm.Allocation(partition="a\n#SBATCH --uid=0"))
 
 
 def test_without_slurm_the_user_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(BadSubmission, match="Use --print here"):
+    with pytest.raises(BadInput, match="Use --print here"):
         slurm.submit_script("")
 
 
@@ -277,7 +278,9 @@ class Laptop:
 
     def __init__(self, tree: Path, head: str, token: str) -> None:
         self.tree, self.head, self.token = tree, head, token
-        shutil.copytree(ROOT / "jobs/submit", tree / "jobs/submit", ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("jobs/submit", "storage"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "jobs/errors.py", tree / "jobs")
         for name in (
             "conf/a.yaml",
             ".env",

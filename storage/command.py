@@ -1,0 +1,48 @@
+"""Owns what every side command (`python -m ...`) does alike: one line for a mistake, exit codes, closed pipes.
+
+Does not own what a command does. `sweep.py` has its own words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from storage.errors import BadInput, SpecSweepError
+from storage.files import write_whole
+
+INTERRUPTED = 130
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, without the usage around it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. See --help.\n")
+
+
+def run_command(act: Callable[[], int]) -> int:
+    """The exit code: what `act` returns; 2 for bad input, 1 for other failures (one line each), 130 when interrupted."""
+    try:
+        code = act()
+        sys.stdout.flush()
+    except SpecSweepError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2 if isinstance(error, BadInput) else 1
+    except BrokenPipeError:  # `| head` has seen enough; nothing more may be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """The file that the user named, whole or not at all. `BadInput` where its folder is not there."""
+    if not path.parent.is_dir():
+        raise BadInput(f"--output must be in a folder that exists: got {path}. Make {path.parent} first.")
+    write_whole(path, content)
