@@ -33,6 +33,7 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     health_path: str = "/health"
+    files: Mapping[str, str] = field(default_factory=dict)  # name → text, written into the scratch folder before the start
 
 
 @dataclass(frozen=True)

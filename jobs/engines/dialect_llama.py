@@ -1,7 +1,9 @@
 """Owns how llama.cpp's `/completion` is spoken: token ids in and out. Pure. Does not own the engine.
 
 It sends one event a token, those of a verify step in one burst. The cumulative draft counters in each event's timings jump
-at the first token of a verify step, so that steps are told exactly; a step is one chunk, at the event of its last token.
+at the first token of a verify step, so that steps are told exactly; a step is one chunk, at the event of its last token. It
+has no log-probabilities of tokens that were drafted: an answer has them for all of its tokens, or none. No field of a
+request names the model: the session's nonce is the key that the server asks for.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import orjson
 
 from jobs.engines.base import Answer, Ask, Endpoint
 from jobs.engines.dialect_events import DONE, NO_REASON, NOTHING_AFTER, count_of, counts_of, error_in, object_of, section
-from jobs.engines.dialects import post
+from jobs.engines.dialects import keyed, post
 
 FINISH = {"limit": "length", "eos": "stop", "word": "stop"}
 
@@ -34,8 +36,10 @@ class LlamaDialect:
             "stream": True,
             "return_tokens": True,
             "timings_per_token": True,
+            **({"json_schema": orjson.Fragment(ask.json_schema)} if ask.json_schema else {}),
+            **({"n_probs": 1} if ask.wants_logprobs else {}),
         }
-        return post(endpoint, "/completion", orjson.dumps(body))
+        return post(keyed(endpoint), "/completion", orjson.dumps(body))
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
@@ -48,6 +52,7 @@ class LlamaDialect:
             step_accepted=[step.accepted for step in told.steps],
             first_step_is_prefill=bool(told.steps) and told.steps[0].drafted == 0,
             last_step_is_cut=bool(told.steps) and told.steps[-1].missing > 0,
+            logprobs=told.logprobs if len(told.logprobs) == sum(len(step.ids) for step in told.steps) else (),
             finish_reason=told.finish_reason,
             error=error,
         )
@@ -75,6 +80,7 @@ class Told:
     steps: list[Step] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
+    logprobs: list[float] = field(default_factory=list)
     finish_reason: str = ""
 
     def take(self, index: int, event: bytes) -> None:
@@ -87,6 +93,7 @@ class Told:
         for token in counts_of("tokens", fields.get("tokens", [])):
             self.step_of(fields).ids.append(token)
             self.steps[-1].event = index
+        self.logprobs += [float(told["logprob"]) for told in fields.get("completion_probabilities") or ()]
         if fields.get("stop"):
             self.finish_reason = FINISH.get(str(fields.get("stop_type")), "")
             self.check()

@@ -1,13 +1,14 @@
 """Owns how SGLang's own `/generate` is spoken: token ids in and out. Pure. Does not own the engine.
 
 Each event tells the ids so far, or, with `--incremental-streaming-output`, the new ones; `completion_tokens` says which. The
-last one tells how many verify steps accepted how many drafts, not in which order.
+last one tells how many verify steps accepted how many drafts, not in which order. No field of a request names the model: the
+session's nonce is the key that the server asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -22,7 +23,7 @@ from jobs.engines.dialect_events import (
     object_of,
     section,
 )
-from jobs.engines.dialects import post
+from jobs.engines.dialects import keyed, post
 
 
 class SGLangDialect:
@@ -36,14 +37,20 @@ class SGLangDialect:
             "top_k": ask.sampling.top_k or -1,
             "sampling_seed": ask.seed,
             "ignore_eos": ask.ignore_eos,
+            **({"json_schema": ask.json_schema} if ask.json_schema else {}),
         }
-        body = {"input_ids": list(ask.prompt_ids), "sampling_params": sampling, "stream": True}
-        return post(endpoint, "/generate", orjson.dumps(body))
+        body = {
+            "input_ids": list(ask.prompt_ids),
+            "sampling_params": sampling,
+            "stream": True,
+            **({"return_logprob": True} if ask.wants_logprobs else {}),
+        }
+        return post(keyed(endpoint), "/generate", orjson.dumps(body))
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
         error = error_in(told, events)
-        return told.answer(error, told.meta.get("spec_accept_length"))
+        return replace(told.answer(error, told.meta.get("spec_accept_length")), logprobs=told.logprobs)
 
 
 @dataclass
@@ -51,6 +58,7 @@ class Told(ToldSoFar):
     """What the events said so far."""
 
     meta: Mapping[str, Any] = field(default_factory=dict)
+    logprobs: list[float] = field(default_factory=list)
 
     def take(self, index: int, event: bytes) -> None:
         """One event. `ValueError` with what is wrong with it."""
@@ -73,6 +81,10 @@ class Told(ToldSoFar):
                 f"event {index} must tell as many ids as it counts: got {len(ids)}, {total} in all after {seen}."
             )
         self.take_new(index, new)
+        told = self.meta.get("output_token_logprobs") or []  # (log-probability, id, text), as many as the ids of the event
+        if told and len(told) != len(ids):
+            raise ValueError(f"event {index} must tell one log-probability a token: got {len(told)} for {len(ids)}.")
+        self.logprobs += [float(value) for value, *_ in told[len(told) - len(new) :]]
 
     def check(self) -> None:
         """`ValueError` when the stream as a whole is not what was promised."""

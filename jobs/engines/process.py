@@ -74,7 +74,7 @@ class EngineProcess:
         """
         marker, scratch = (MARKER, nonce), scratch.absolute()
         environment = engine_environment(launch.env, marker, scratch, os.environ)
-        log = _open_log(log_path, scratch)
+        log = _open_log(log_path, scratch, launch.files)
         lifeline = Lifeline(marker, [scratch])
         try:
             popen = _spawn(launch.argv, environment, log, scratch)
@@ -159,10 +159,12 @@ def ending(returncode: int) -> str:
     return f"{name} (out of memory?)" if name == "SIGKILL" else name
 
 
-def _open_log(log_path: Path, scratch: Path) -> BinaryIO:
-    """The log, ready for what the engine writes, and the scratch folder beside it."""
+def _open_log(log_path: Path, scratch: Path, files: Mapping[str, str]) -> BinaryIO:
+    """The log, ready for what the engine writes, and the scratch folder beside it, with the files that the engine reads."""
     try:
         scratch.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (scratch / name).write_text(text, encoding="utf-8")
         log_path.parent.mkdir(parents=True, exist_ok=True)
         return log_path.open("ab")
     except OSError as failure:
