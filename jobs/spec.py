@@ -179,7 +179,7 @@ class Load:
     rate_step_s: float = 0.0  # how long each of `rates` holds
     is_ramp: bool = False  # each of `rates` moves evenly to the next, instead of by a step
     burstiness: float = 1.0  # gamma: 1 = Poisson, below 1 = bursts, above 1 = more even
-    replay: str = ""  # replay: a file with one send offset in seconds a line
+    replay: str = ""  # replay: a file with one send offset in seconds a line; "" = the times in the workload's trace
     seed: int = 0  # of the arrivals; the repeat is added
     warmup: int = 1  # conversations sent before the cell (at least `concurrency`), never rows; 0 = none
     request_timeout_s: float = field(default=300.0, metadata=NOT_IN_ID)

@@ -95,7 +95,7 @@ def problem_of(cell: Cell) -> Problem | None:
         engine = engine_named(cell.deployment.engine.name)
         engine.check(cell.deployment)
         engine.check_cell(cell)
-        load_prompts(cell.workload)
+        arrivals.check_recorded(cell.load, [prompt.arrival_s for prompt in load_prompts(cell.workload)])
     except BadInput as refusal:
         return Problem(str(refusal), type(refusal))
     return None

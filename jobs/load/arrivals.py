@@ -6,6 +6,7 @@ they are stretched. So each kind of gap works with each profile of rates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,8 +27,6 @@ def check(load: Load) -> None:
         raise BadInput(f"`load.kind` must be a known kind: got {load.kind!r}. Known: {', '.join(KINDS)}. Use one of them.")
     if load.kind == "closed" and load.concurrency < 1:
         raise BadInput(f"`load.concurrency` must be at least 1 in a closed loop: got {load.concurrency}. Use 1 or more.")
-    if load.kind == "replay" and not load.replay:
-        raise BadInput("`load.replay` must name a file with one send offset in seconds a line: got nothing. Name one.")
     if load.kind in ("constant", "poisson", "gamma"):
         check_rates(load)
 
@@ -47,13 +46,27 @@ def check_rates(load: Load) -> None:
         raise BadInput(f"`load.burstiness` must be above 0: got {load.burstiness}. 1 is Poisson, less comes in bursts.")
 
 
-def send_offsets_ns(load: Load, count: int, seed: int) -> list[int] | None:
-    """When each of `count` conversations is to be sent, in nanoseconds from the start, rising; None in a closed loop."""
+def check_recorded(load: Load, recorded_s: Sequence[float | None]) -> None:
+    """Raise `BadInput` for a replay without times: neither in a file, nor those at which the prompts came."""
+    if load.kind == "replay" and not load.replay and None in recorded_s:
+        raise BadInput(
+            "`load.replay` must name a file with one send offset in seconds a line, unless the prompts have times of their "
+            "own: got nothing. Name one, or use workload=trace."
+        )
+
+
+def send_offsets_ns(load: Load, count: int, seed: int, recorded_s: Sequence[float | None] = ()) -> list[int] | None:
+    """When each of `count` conversations is to be sent, in nanoseconds from the start, rising; None in a closed loop.
+
+    `recorded_s`: when they came, in a trace. A replay without a file is at these times.
+    """
     check(load)
     if load.kind == "closed":
         return None
     if load.kind == "replay":
-        return replayed_ns(recorded_offsets_s(Path(load.replay)), count)
+        check_recorded(load, recorded_s or [None])
+        own = [offset for offset in recorded_s if offset is not None]
+        return replayed_ns(recorded_offsets_s(Path(load.replay)) if load.replay else own, count)
     offsets_s = stretched(np.cumsum(unit_gaps(load, count, seed)), load)
     return [int(offset) for offset in np.rint(offsets_s * 1e9)]
 

@@ -106,7 +106,8 @@ class CellDrive:
     def hand_out_first_turns(self) -> None:
         """Serialise the first turn of every conversation, and let the clients open their connections."""
         cell, count = self.traffic.cell, len(self.traffic.conversations)
-        offsets = send_offsets_ns(cell.load, count, cell.load.seed + cell.repeat)
+        recorded_s = [conversation.prompt.arrival_s for conversation in self.traffic.conversations]
+        offsets = send_offsets_ns(cell.load, count, cell.load.seed + cell.repeat, recorded_s)
         for index in range(count):
             self.answers[index] = []
             self.client_of(index).say(self.turn_message(index, offsets[index] if offsets else ANY))
@@ -125,7 +126,7 @@ class CellDrive:
         self.asked[index, turn] = Asked(self.cell_id, len(ids), hash_of(ids))
         ask = Ask(
             prompt_ids=ids,
-            output_limit=cell.workload.output_limit,
+            output_limit=conversation.prompt.limit(cell.workload.output_limit),
             sampling=cell.sampling,
             ignore_eos=cell.workload.ignore_eos,
             seed=cell.sampling.seed + SEEDS_A_REPEAT * cell.repeat + index,

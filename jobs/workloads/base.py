@@ -20,8 +20,11 @@ Message = Mapping[str, Any]
 class Template(Protocol):
     """What a recipe may ask of the target's tokenizer."""
 
-    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a dialogue that ends with a user's turn, in the chat template."""
+
+    def plain_ids(self, text: str) -> list[int]:
+        """The ids of a text as it stands, in no template."""
 
     def around(self) -> tuple[list[int], list[int]]:
         """The ids that the chat template puts before and after a user's only turn."""
@@ -63,7 +66,7 @@ class Prompt:
     """What is added before each turn, where a record gives the answers, too; the model's own are not fed back then."""
     tools: tuple[Message, ...] = field(default=(), repr=False)  # for the chat template
     output_limit: int = 0  # of each answer, where the workload's is not lower; 0 = the workload's
-    arrival_s: float | None = None  # when it came, in a trace: those are sent in this order, and `load=replay` at these times
+    arrival_s: float | None = None  # when it came, in a trace: these are sent in this order, by `load=replay` at these times
 
     def messages(self, answers: Sequence[str]) -> list[Message]:
         """The dialogue up to the turn after these answers."""

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import BadInput
-from jobs.workloads.base import Conversation, Prompt
-
-Message = Mapping[str, str]
+from jobs.workloads.base import Conversation, Message, Prompt
 
 FIXED_DAY = (
     "{%- macro strftime_now(format) %}{{ format | replace('%d', '01') | replace('%m', '01') | replace('%b', 'Jan')"
@@ -65,6 +63,10 @@ class ChatTokenizer:
         added = set(self._tokenizer.added_tokens_decoder) | set(self._tokenizer.all_special_ids)
         return sorted(id_ for id_ in set(self._tokenizer.get_vocab().values()) - added if id_ < self.vocabulary_size)
 
+    def can_say(self, what: str) -> bool:
+        """Whether the chat template has a place for tools, or else whether there is one at all."""
+        return self.has_template and (what != "tools" or "tools" in self._tokenizer.get_chat_template())
+
     def around(self) -> tuple[list[int], list[int]]:
         """The ids that the chat template puts before and after a user's only turn; none where there is no template."""
         if not self.has_template:
@@ -83,25 +85,26 @@ class ChatTokenizer:
         """Whether the id stands for a token that was added to the vocabulary, as those of templates are."""
         return id_ in self._tokenizer.added_tokens_decoder
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a dialogue that ends with a user's turn, up to where the model's answer begins."""
+    def encode(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
+        """Token ids of a dialogue up to where the model's answer begins."""
         if self.has_template:
-            ids = self.plain_ids(self._render(messages))  # the template has set the special tokens
+            ids = self.plain_ids(self._render(messages, tools))  # the template has set the special tokens
         else:
             ids = self._tokenizer.encode(messages[-1]["content"])
-        return self._checked(ids)
+        return self.checked(ids)
 
     def decode(self, answer: Sequence[int]) -> str:
         """The text of an answer without its special tokens. Thoughts stay: what becomes of them, the template says."""
         text: str = self._tokenizer.decode(list(answer), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         from jinja2 import TemplateError
 
         try:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages),
+                tools=list(tools) or None,
                 chat_template=FIXED_DAY + self._tokenizer.get_chat_template(),
                 tokenize=False,
                 add_generation_prompt=True,
@@ -122,7 +125,8 @@ class ChatTokenizer:
                 f"of which the template in {self.model_dir} says nothing. Leave them out."
             )
 
-    def _checked(self, ids: list[int]) -> list[int]:
+    def checked(self, ids: list[int]) -> list[int]:
+        """The ids, if the model knows them all; `BadInput` if not."""
         if not ids or max(ids) >= self.vocabulary_size:
             raise BadInput(
                 f"Token ids must be below the model's vocabulary size: got {max(ids, default='none')}, and it is "
@@ -148,7 +152,7 @@ class ChatConversation:
         if not answers:
             return list(self.opening)
         texts = [self.tokenizer.decode(answer) for answer in answers]
-        return self.tokenizer.encode(_messages(self.prompt.turns, texts))
+        return self.tokenizer.encode(self.prompt.messages(texts), self.prompt.tools)
 
 
 def conversations(prompts: Sequence[Prompt], tokenizer: ChatTokenizer) -> list[Conversation]:
@@ -157,12 +161,26 @@ def conversations(prompts: Sequence[Prompt], tokenizer: ChatTokenizer) -> list[C
 
 
 def _conversation(prompt: Prompt, tokenizer: ChatTokenizer) -> Conversation:
+    _refuse_without_template(prompt, tokenizer)
     if prompt.recipe is None:
-        ids = tokenizer.encode(_messages(prompt.turns, []))
+        ids = tokenizer.encode(prompt.messages([]), prompt.tools)
     else:
         turn, ids = prompt.recipe.made(tokenizer)
+        ids = tokenizer.checked(ids)
         prompt = replace(prompt, turns=(turn,))
     return ChatConversation(prompt, tokenizer, tuple(ids))
+
+
+def _refuse_without_template(prompt: Prompt, tokenizer: ChatTokenizer) -> None:
+    """What only a template can say to a model would be dropped without a word."""
+    says = {"a system prompt": prompt.opening, "recorded answers": prompt.recorded, "tools": prompt.tools}
+    lost = [what for what, value in says.items() if value and not tokenizer.can_say(what)]
+    if lost:
+        raise BadInput(
+            f"The model must have a chat template for what a prompt has beside its turns: question {prompt.question_id} has "
+            f"{' and '.join(lost)}, which that of {tokenizer.model_dir} does not have a place for. Use a chat model, or "
+            "leave those prompts out."
+        )
 
 
 def prompt_tokens(conversation: Conversation) -> int:
@@ -175,26 +193,26 @@ def check_lengths(conversations: Sequence[Conversation], output_limit: int, max_
 
     A conversation needs all its turns and all its answers, each as long as the limit allows. Nothing is ever cut.
     """
-    needs = {item.prompt.question_id: prompt_tokens(item) + item.n_turns * output_limit for item in conversations}
+    needs = {
+        item.prompt.question_id: prompt_tokens(item) + _answers(item) * item.prompt.limit(output_limit)
+        for item in conversations
+    }
     too_long = [item for item in conversations if needs[item.prompt.question_id] > max_length > 0]
     if not too_long:
         return
     worst = max(too_long, key=lambda item: needs[item.prompt.question_id])
-    need = needs[worst.prompt.question_id]
+    need, limit = needs[worst.prompt.question_id], worst.prompt.limit(output_limit)
     raise BadInput(
         f"Prompt and answers must fit into {max_length} tokens (`engine.max_length`, or the model's own limit): question "
-        f"{worst.prompt.question_id} has {prompt_tokens(worst)} tokens and {worst.n_turns} × {output_limit} for answers, "
+        f"{worst.prompt.question_id} has {prompt_tokens(worst)} tokens and {_answers(worst)} × {limit} for answers, "
         f"{need} in all. {len(too_long)} of {len(needs)} questions do not fit. Raise `engine.max_length` to {need} where "
         "the model allows it, lower `workload.output_limit`, or leave categories out."
     )
 
 
-def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[Message]:
-    """user, assistant, user, ... up to the user's turn after the last answer."""
-    messages: list[Message] = []
-    for turn, answer in zip(turns, answers, strict=False):
-        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
-    return [*messages, {"role": "user", "content": turns[len(answers)]}]
+def _answers(conversation: Conversation) -> int:
+    """How many answers may stand in the longest prompt, the last one included; recorded ones are in the prompt already."""
+    return 1 if conversation.prompt.recorded else conversation.n_turns
 
 
 def _load(model_dir: Path) -> Any:

@@ -1,0 +1,33 @@
+"""Owns how data sets of others are read from Parquet and written to it. Does not own the rows of runs (`storage.tables`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import BadInput
+from storage.files import write_whole
+
+
+def read_rows(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a Parquet file in its order, with these columns ([] = all); a column that the file lacks is left out."""
+    try:
+        with pq.ParquetFile(path) as file:
+            found = file.schema_arrow.names
+            table = file.read([name for name in found if name in columns] if columns else None)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInput(f"a .parquet file must be readable as Parquet: {path} is not ({reason}). Copy it anew.") from None
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows as Parquet, whole or not at all. The columns are those of the first row."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
+    write_whole(path, sink.getvalue().to_pybytes())

@@ -1,0 +1,340 @@
+"""Prompts that come from files: every dialect, and every mistake in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.errors import BadInput
+from jobs.load.arrivals import send_offsets_ns
+from jobs.spec import Load, Workload
+from jobs.workloads import load_prompts
+from jobs.workloads.base import Prompt
+from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
+from storage.datasets import write_rows
+
+BYTES = Path(__file__).parents[2] / "jobs/workloads/data/bytes"
+EIGHT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+LOG = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Is it raining?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "function": {"name": "look", "arguments": '{"at": 1}'}}],
+    },
+    {"role": "tool", "content": "rain", "tool_call_id": "1"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": [{"type": "text", "text": "And now?"}]},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return ChatTokenizer(BYTES)
+
+
+def lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def own(path: Path, **fields: Any) -> list[Prompt]:
+    return load_prompts(Workload(name="jsonl", path=str(path), **fields))
+
+
+def test_the_same_rows_are_the_same_prompts_in_every_format_and_order(tmp_path: Path) -> None:
+    rows = [{"text": f"Tell me, in words, of {n},\nplease", "category": "ab"[n % 2]} for n in range(6)]
+    lines(tmp_path / "p.jsonl", rows)
+    lines(tmp_path / "p.ndjson", reversed(rows))
+    (tmp_path / "p.json").write_text(json.dumps(rows))
+    write_rows(tmp_path / "p.parquet", rows)
+    (tmp_path / "p.csv").write_text("text,category\n" + "".join(f'"{row["text"]}",{row["category"]}\n' for row in rows))
+    read = [own(tmp_path / f"p.{suffix}", limit=4) for suffix in ("jsonl", "ndjson", "json", "parquet", "csv")]
+    assert len(read[0]) == 4
+    assert [prompt.category for prompt in read[0]].count("a") == 2
+    assert read.count(read[0]) == 5
+
+
+def test_columns_are_mapped_into_objects_too(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 7}
+    path = lines(tmp_path / "batch.jsonl", [{"custom_id": "r-1", "body": body, "team": 3}])
+    columns = {
+        "question_id": "custom_id",
+        "messages": "body.messages",
+        "output_limit": "body.max_tokens",
+        "category": "team",
+    }
+    assert own(path, columns=columns) == [Prompt("r-1", "3", ("Hello",), output_limit=7)]
+
+
+def test_users_messages_alone_are_turns_and_recorded_answers_are_kept(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    path = lines(
+        tmp_path / "p.jsonl", [{"question_id": "own", "messages": LOG[1:2] * 2}, {"question_id": "log", "messages": LOG}]
+    )
+    prompts = {prompt.question_id: prompt for prompt in own(path)}
+    assert prompts["own"].turns == ("Is it raining?", "Is it raining?")
+    assert [item["content"] for item in prompts["own"].messages(["No."])] == ["Is it raining?", "No.", "Is it raining?"]
+    log = prompts["log"]
+    assert log.turns == ("Is it raining?", "rain", "And now?")
+    assert [len(log.messages([""] * n)) for n in range(3)] == [2, 4, 6]
+    assert log.messages(["", "what the model says"])[2]["tool_calls"][0]["function"]["arguments"] == {"at": 1}
+    (conversation,) = conversations([log], tokenizer)
+    said = tokenizer.plain_ids("Nothing.")
+    assert "Yes." in tokenizer.decode(conversation.ids([said, said]))
+    assert "Nothing." not in tokenizer.decode(conversation.ids([said, said]))
+
+
+def test_token_ids_are_sent_as_they_are_if_the_model_knows_them(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    good, bad = (
+        lines(tmp_path / "g.jsonl", [{"token_ids": [5, 9, 9]}]),
+        lines(tmp_path / "b.jsonl", [{"token_ids": [5, 999_999]}]),
+    )
+    (conversation,) = conversations(own(good), tokenizer)
+    assert conversation.ids([]) == [5, 9, 9]
+    with pytest.raises(BadInput, match="Token ids must be below the model's vocabulary size: got 999999"):
+        conversations(own(bad), tokenizer)
+
+
+def test_a_system_prompt_comes_first_and_a_prompts_own_limit_counts(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    path = lines(tmp_path / "p.jsonl", [{"text": "Hi", "system": "Be kind.", "output_limit": 10}])
+    (prompt,) = own(path)
+    assert [item["role"] for item in prompt.messages([])] == ["system", "user"]
+    assert [prompt.limit(limit) for limit in (256, 10, 4)] == [10, 10, 4]
+    made = conversations([prompt], tokenizer)
+    check_lengths(made, output_limit=10_000, max_length=len(made[0].ids([])) + 10)
+    with pytest.raises(BadInput, match="1 × 10 for answers"):
+        check_lengths(made, output_limit=10_000, max_length=len(made[0].ids([])) + 9)
+
+
+def test_what_only_a_chat_template_can_say_is_refused_without_one(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    path = lines(tmp_path / "p.jsonl", [{"text": "Hi", "tools": [{"type": "function", "function": {"name": "look"}}]}])
+    with pytest.raises(BadInput, match=r"has tools, which that of .*bytes does not have a place for"):
+        conversations(own(path), tokenizer)
+
+
+def test_equal_rows_stay_two_prompts_and_ids_of_a_file_must_differ(tmp_path: Path) -> None:
+    assert len({prompt.question_id for prompt in own(lines(tmp_path / "p.jsonl", [{"text": "Hi"}] * 3))}) == 3
+    with pytest.raises(BadInput, match="`question_id` must be unique: got 'a' twice"):
+        own(lines(tmp_path / "q.jsonl", [{"text": "Hi", "question_id": "a"}] * 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "complaint"),
+    [
+        pytest.param(
+            "p.jsonl", None, {}, "`workload.path` must be a file, a folder or a hub id: got .*p.jsonl", id="absent"
+        ),
+        pytest.param("p.txt", "hi", {}, "must be one of .csv, .json, .jsonl, .ndjson, .parquet: got p.txt", id="suffix"),
+        pytest.param("p.jsonl", "", {}, "a workload must have prompts: .*p.jsonl has no row", id="empty"),
+        pytest.param("p.jsonl", '{"text": "a"}\n{"text": \n', {}, "line 2 of p.jsonl is not .*column", id="bad line"),
+        pytest.param("p.jsonl", "[1]", {}, r"must be a JSON object: line 1 of p.jsonl is \[1\]", id="no object"),
+        pytest.param("p.json", "[{", {}, "a .json file must be JSON: .*line 1 column 3", id="bad JSON"),
+        pytest.param("p.json", "[1]", {}, "item 1 of p.json is 1", id="no object in a list"),
+        pytest.param("p.parquet", "PAR", {}, "must be readable as Parquet: .*p.parquet is not", id="bad Parquet"),
+        pytest.param("p.csv", "text,category\nhi\n", {}, "as many fields as its header, 2: line 2 of p.csv", id="short CSV"),
+        pytest.param("p.csv", "text\na,b\n", {}, "as many fields as its header, 1: line 2", id="long CSV"),
+        pytest.param(
+            "p.jsonl", '{"prompt": "a"}', {}, "one of the columns text, .*: line 1 of p.jsonl has prompt", id="columns"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"text": "a", "turns": ["a"]}',
+            {},
+            "has text, turns, which is 2 of them. Say which",
+            id="two ways to ask",
+        ),
+        pytest.param(
+            "p.jsonl", '{"text": "a"}', {"columns": {"txt": "text"}}, "`workload.columns` .* Got txt", id="unknown column"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"text": "a"}',
+            {"columns": {"category": "topic"}},
+            "p.jsonl must have a column `topic`: it has text",
+            id="mapped to nothing",
+        ),
+        pytest.param(
+            "p.jsonl", '{"text": "a"}\n{}', {}, "Every row must have `text`: line 2 of p.jsonl has none", id="a gap"
+        ),
+        pytest.param("p.jsonl", '{"text": 5}', {}, r"`text` must be text: got \[5\] in line 1", id="text that is none"),
+        pytest.param("p.jsonl", '{"turns": ["a", ""]}', {}, "`turns` must be a list of texts: got", id="empty turn"),
+        pytest.param(
+            "p.jsonl", '{"token_ids": [1, true]}', {}, "`token_ids` must be a list of token ids: got", id="token ids"
+        ),
+        pytest.param("p.jsonl", '{"messages": "a"}', {}, "`messages` must be a list of messages: got 'a'", id="messages"),
+        pytest.param("p.jsonl", '{"messages": [{"role": "bot"}]}', {}, "one of the roles system, .*: got", id="role"),
+        pytest.param(
+            "p.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', {}, "must ask something: got", id="no question"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            {},
+            "content of a message must be text: got",
+            id="picture",
+        ),
+        pytest.param("p.jsonl", '{"text": "a", "output_limit": -1}', {}, "`output_limit` must be a number of", id="limit"),
+        pytest.param("p.jsonl", '{"text": "a"}', {"isl": 10}, "`workload.isl` does not exist for `jsonl`", id="length"),
+        pytest.param("p.jsonl", '{"text": "a"}', {"revision": "a" * 40}, "no manifest.json beside", id="revision"),
+        pytest.param("p.jsonl", b'{"text": "\xff"}', {}, "must be UTF-8: line 1", id="encoding"),
+    ],
+)
+def test_every_mistake_in_a_file_is_one_line(
+    tmp_path: Path, name: str, content: str | bytes | None, fields: dict[str, Any], complaint: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput, match=complaint) as refusal:
+        own(tmp_path / name, **fields)
+    assert "\n" not in str(refusal.value)
+
+
+def test_of_a_folder_the_split_picks_files(tmp_path: Path) -> None:
+    (tmp_path / "main").mkdir()
+    lines(tmp_path / "main/test-0.jsonl", [{"text": "a"}])
+    lines(tmp_path / "main/test-1.jsonl", [{"text": "b"}])
+    lines(tmp_path / "main/train-0.jsonl", [{"text": "c"}])
+    assert {prompt.turns[0] for prompt in own(tmp_path, split="main/test-*.jsonl")} == {"a", "b"}
+    with pytest.raises(BadInput, match=r"must hold a file that matches dev\*: it has main/test-0.jsonl, main/test-1.jsonl"):
+        own(tmp_path, split="dev*")
+
+
+@pytest.mark.parametrize(
+    ("revision", "complaint"),
+    [
+        pytest.param("main", "`workload.revision` must be a commit .*: got 'main' for openai/gsm8k", id="moving"),
+        pytest.param("", "`workload.revision` must be a commit .*: got ''", id="none"),
+        pytest.param("0" * 40, "a data set that the hub gives: got 'openai/gsm8k' at revision '0000.*HF_TOKEN", id="no hub"),
+    ],
+)
+def test_a_data_set_of_the_hub_needs_a_commit_and_the_hub(
+    monkeypatch: pytest.MonkeyPatch, revision: str, complaint: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput, match=complaint):
+        load_prompts(Workload(name="jsonl", path="openai/gsm8k", revision=revision))
+
+
+def test_mt_bench_and_spec_bench_are_read_and_counted(tmp_path: Path) -> None:
+    eighty = [{"question_id": i, "category": name, "turns": ["a", "b"]} for i, name in enumerate(EIGHT * 10)]
+    more = ("translation", "summarization", "qa", "math_reasoning", "rag")
+    rest = [{"question_id": 80 + i, "category": name, "turns": ["a"]} for i, name in enumerate(more * 80)]
+    mt = Workload(name="mt_bench", path=str(lines(tmp_path / "question.jsonl", eighty)))
+    assert [prompt.multiturn for prompt in load_prompts(mt)] == [True] * 80
+    (tmp_path / "data").mkdir()
+    lines(tmp_path / "data/question.jsonl", [*eighty, *rest])
+    assert len(load_prompts(Workload(name="spec_bench", path=str(tmp_path / "data")))) == 480
+    named = [{"prompt_id": i, "category": row["category"], "prompt": row["turns"]} for i, row in enumerate(eighty)]
+    write_rows(tmp_path / "mt.parquet", named)
+    assert load_prompts(replace(mt, path=str(tmp_path / "mt.parquet"))) == load_prompts(mt)
+    lines(tmp_path / "question.jsonl", eighty[:-1])
+    with pytest.raises(BadInput, match=r"`mt_bench` must have its number .*: got 9 of humanities .not 10. in"):
+        load_prompts(mt)
+
+
+def test_sharegpt_asks_the_first_question_or_all_with_the_recorded_answers(tmp_path: Path) -> None:
+    talk = [("gpt", "Welcome"), ("human", "One?"), ("gpt", "1"), ("human", "Two?"), ("gpt", "2")]
+    rows = [
+        {"id": "a", "conversations": [{"from": who, "value": text} for who, text in talk]},
+        {"id": "b", "conversations": []},
+    ]
+    (tmp_path / "s.json").write_text(json.dumps(rows))
+    workload = Workload(name="sharegpt", path=str(tmp_path / "s.json"))
+    (first,) = load_prompts(workload)
+    assert (first.turns, first.recorded, first.src_id) == (("One?",), (), "a")
+    (whole,) = load_prompts(replace(workload, split="dialogue"))
+    assert whole.turns == ("One?", "Two?")
+    assert [item["content"] for item in whole.messages(["other"])] == ["One?", "1", "Two?"]
+    (tmp_path / "s.json").write_text(json.dumps(rows[1:]))
+    with pytest.raises(BadInput, match="a dialogue must have a human's turn: none of the 1"):
+        load_prompts(workload)
+
+
+TRACES = {
+    "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:50.5000001,600,5\n2023-11-16 18:15:50,400,44\n",
+    "Azure 2024": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2024-05-10 00:00:02.5+00:00,600,5\n2024-05-10 00:00:02+00:00,400,44\n",
+    "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5.5,GPT-4,600,5,605,API log\n"
+    "5,GPT-4,400,44,444,API log\n6,GPT-4,50,0,50,API log\n",
+    "own": "timestamp,input_tokens,output_tokens\n100.5,600,5\n100,400,44\n",
+}
+
+
+@pytest.mark.parametrize("content", [pytest.param(content, id=name) for name, content in TRACES.items()])
+def test_a_trace_gives_times_lengths_and_limits(tmp_path: Path, tokenizer: ChatTokenizer, content: str) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
+    assert [(prompt.arrival_s, prompt.output_limit) for prompt in prompts] == [(0.0, 44), (pytest.approx(0.5), 5)]
+    made = conversations(prompts, tokenizer)
+    assert [len(item.ids([])) for item in made] == [400, 600]
+    assert made[0].ids([]) == conversations(prompts, tokenizer)[0].ids([])
+    times = [item.prompt.arrival_s for item in made]
+    assert send_offsets_ns(Load(kind="replay"), 2, 0, times) == [0, pytest.approx(5e8, abs=1e3)]
+
+
+def test_blocks_that_a_trace_shares_are_shared_by_the_prompts(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    rows = [
+        {"timestamp": at, "input_length": 1500, "output_length": 9, "hash_ids": blocks}
+        for at, blocks in ((27_000, [7, 8, 1]), (27_500, [7, 8, 2]), (28_000, [9, 8, 2]))
+    ]
+    prompts = load_prompts(Workload(name="trace", path=str(lines(tmp_path / "t.jsonl", rows)), limit=3, entropy="low"))
+    assert [prompt.arrival_s for prompt in prompts] == [0.0, 0.5, 1.0]
+    one, two, three = (item.ids([]) for item in conversations(prompts, tokenizer))
+    before = len(tokenizer.around()[0])
+    assert [len(ids) for ids in (one, two, three)] == [1500] * 3
+    assert one[: before + 1024] == two[: before + 1024]
+    assert one[before + 1024 : before + 1100] != two[before + 1024 : before + 1100]
+    assert one[before : before + 100] != three[before : before + 100]
+
+
+def test_a_limit_takes_the_first_requests_of_a_trace_and_short_ones_are_as_short_as_can_be(
+    tmp_path: Path, tokenizer: ChatTokenizer
+) -> None:
+    rows = "".join(f"{at},{at + 1},3\n" for at in (4, 0, 2, 1, 3))
+    (tmp_path / "t.csv").write_text(f"when,in,out\n{rows}")
+    columns = {"timestamp": "when", "input_tokens": "in", "output_tokens": "out"}
+    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv"), columns=columns, limit=3))
+    assert [prompt.arrival_s for prompt in prompts] == [0.0, 1.0, 2.0]
+    around = sum(map(len, tokenizer.around()))
+    assert [len(item.ids([])) for item in conversations(prompts, tokenizer)] == [around + 1] * 3
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        pytest.param(
+            "a,b\n1,2\n", r"a trace must have times and lengths: line 2 of t.csv has a, b. Known: TIMESTAMP", id="columns"
+        ),
+        pytest.param(
+            "timestamp,input_tokens,output_tokens\nsoon,1,1\n", "`timestamp` must be a time: .* 'soon' in line 2", id="time"
+        ),
+        pytest.param(
+            "timestamp,input_tokens,output_tokens\n1,x,1\n", "`input_tokens` must be a number of tokens: got 'x'", id="count"
+        ),
+        pytest.param(
+            "timestamp,input_tokens,output_tokens\n1,5,0\n", "a trace must have requests with tokens: none", id="all failed"
+        ),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(BadInput, match=complaint):
+        load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
+
+
+def test_a_request_of_a_trace_that_is_longer_than_all_texts_is_refused(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n1,900000,1\n")
+    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
+    with pytest.raises(BadInput, match=r"longer than the texts that SpecSweep has, [0-9]+ tokens of this model: got"):
+        conversations(prompts, tokenizer)
+
+
+def test_a_replay_needs_times_from_somewhere() -> None:
+    with pytest.raises(BadInput, match=r"`load.replay` must name a file .* or use workload=trace"):
+        send_offsets_ns(Load(kind="replay"), 1, 0, [None])
