@@ -17,29 +17,27 @@ from jobs.workloads.select import of_categories, stratified
 WORKLOADS = {
     "jsonl": "jobs.workloads.jsonl:read_prompts",
     "mini": "jobs.workloads.mini:read_prompts",
-    "random_tokens": "jobs.workloads.random_tokens:read_prompts",
     "mt_bench": "jobs.workloads.questions:read_mt_bench",
-    "synthetic": "jobs.workloads.synthetic:read_prompts",
+    "random_tokens": "jobs.workloads.random_tokens:read_prompts",
     "sharegpt": "jobs.workloads.sharegpt:read_prompts",
     "spec_bench": "jobs.workloads.questions:read_spec_bench",
     "speed_bench_agentic": "jobs.workloads.speed_bench:read_agentic",
     "speed_bench_qualitative": "jobs.workloads.speed_bench:read_qualitative",
     "speed_bench_throughput": "jobs.workloads.speed_bench:read_throughput",
+    "synthetic": "jobs.workloads.synthetic:read_prompts",
+    "trace": "jobs.workloads.trace:read_prompts",
 }
 """name → module:function that reads all prompts of a workload, and refuses the fields that mean nothing for it."""
-    "trace": "jobs.workloads.trace:read_prompts",
 
 
 def load_prompts(workload: Workload) -> list[Prompt]:
     """The prompts of a workload in the order of sending; `BadInput` for a name, category or field that it does not have."""
     prompts = of_categories(_reader(workload.name)(workload), workload.categories, workload.name)
-    return stratified(prompts, workload.limit, workload.seed)
-
     if all(prompt.arrival_s is not None for prompt in prompts):
         return _as_they_came(prompts, workload.limit)
+    return stratified(prompts, workload.limit, workload.seed)
 
-def _reader(name: str) -> Callable[[Workload], list[Prompt]]:
-    if name not in WORKLOADS:
+
 def _as_they_came(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
     """The first `limit` of a trace (0 = all): a sample would thin its bursts out."""
     if limit < 0:
@@ -48,6 +46,8 @@ def _as_they_came(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
     return by_time[:limit] if limit else by_time
 
 
+def _reader(name: str) -> Callable[[Workload], list[Prompt]]:
+    if name not in WORKLOADS:
         known = ", ".join(sorted(WORKLOADS))
         raise BadInput(f"`workload.name` must be a known workload: got {name!r}. Known: {known}. Use one of them.")
     module, _, attribute = WORKLOADS[name].partition(":")
