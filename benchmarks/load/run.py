@@ -1,6 +1,6 @@
 """Owns the benchmark of the load client: scenarios, and what is said of them. Does not own the server or the rivals.
 
-    python benchmarks/load/run.py --scenario paced512 [--hog] [--rivals aiohttp,httpx] [--json]
+    python benchmarks/load/run.py --scenario paced512 [--hog] [--rivals aiohttp,httpx] [--floor] [--json]
 
 Runs a server that records when it sent every chunk (`server.py`) on one core and the client of `jobs.load` on another, and
 compares every stamp with the server's record. Both read the same monotonic clock.
@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
+from benchmarks.load.floor import floor  # noqa: E402
 from jobs.engines.base import Endpoint  # noqa: E402
 from jobs.engines.dialect_openai import OpenAIDialect  # noqa: E402
 from jobs.load.base import Measured, Traffic  # noqa: E402
@@ -241,14 +242,25 @@ def rival(name: str, scenario: Scenario, port: int) -> Facts:
     }
 
 
-def measure(name: str, rivals: list[str], *, hog: bool) -> Facts:
-    """One scenario: ours, then the rivals, against one server."""
+def discarded(scenario: Scenario, port: int) -> Facts:
+    """What it costs to read the same and to throw it away; empty where that cannot be built."""
+    spent = floor(port, scenario.streams, scenario.requests, scenario.tokens)
+    if spent is None:
+        return {}
+    cpu_s, wall_s = spent
+    chunks = sum(len(record["sent_at"]) for record in records_of(port).values())
+    return {"cpu_us_per_chunk": round(cpu_s / chunks * 1e6, 2), "chunks_per_s": round(chunks / wall_s), "chunks": chunks}
+
+
+def measure(name: str, rivals: list[str], *, hog: bool, with_floor: bool) -> Facts:
+    """One scenario: ours, then the floor and the rivals, against one server."""
     scenario = SCENARIOS[name]
     server_cpu, client_cpu = cores()
     with server_for(scenario, server_cpu) as port:
         pin(0, client_cpu)
         with hog_on(client_cpu, wanted=hog):
             told = {"scenario": name, "hog": hog, **ours(scenario, port)}
+            told |= {"floor": discarded(scenario, port)} if with_floor else {}
             told["rivals"] = {rival_name: rival(rival_name, scenario, port) for rival_name in rivals}
     told["load_average"] = os.getloadavg()[0]
     return told
@@ -259,11 +271,14 @@ def main() -> None:
     parser.add_argument("--scenario", choices=SCENARIOS, default="paced512")
     parser.add_argument("--hog", action="store_true", help="keep the client's core busy at the same time")
     parser.add_argument("--rivals", default="aiohttp,httpx", help="plain clients to run in the same run; empty = none")
+    parser.add_argument(
+        "--floor", action="store_true", help="also a C program that reads and discards (Linux, a C compiler)"
+    )
     parser.add_argument("--repeats", type=int, default=1, help="print the run with the median arrival error")
     parser.add_argument("--json", action="store_true", help="one line")
     asked = parser.parse_args()
     rivals = [name for name in asked.rivals.split(",") if name]
-    runs = [measure(asked.scenario, rivals, hog=asked.hog) for _ in range(asked.repeats)]
+    runs = [measure(asked.scenario, rivals, hog=asked.hog, with_floor=asked.floor) for _ in range(asked.repeats)]
     middle = statistics.median_low([run["arrival_error_ms"]["p99"] for run in runs])
     told = next(run for run in runs if run["arrival_error_ms"]["p99"] == middle)
     print(json.dumps(told, indent=None if asked.json else 2))
