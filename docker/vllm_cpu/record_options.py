@@ -31,7 +31,7 @@ def main() -> None:
     flags = {}
     for action in make_arg_parser(FlexibleArgumentParser())._actions:
         if f"--{action.dest.replace('_', '-')}" in action.option_strings and action.dest != "help":
-            choices = [choice for choice in action.choices or () if isinstance(choice, str)]
+            choices = list(action.choices or ())
             flags[action.dest] = {"kind": kind_of(action), **({"choices": choices} if choices else {})}
     fields = [item.name for item in dataclasses.fields(SpeculativeConfig) if not item.name.startswith(INTERNAL)]
     version = vllm.__version__.partition("+")[0]
