@@ -16,7 +16,7 @@ from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, Engi
 from jobs.load.base import ROWS_A_BATCH, Measured, Progress, Traffic
 from jobs.load.drive import drive
 from jobs.load.driving import Driving
-from jobs.spec import Cell, CellOrder, SessionSpec, Workload
+from jobs.spec import CellOrder, SessionSpec, Workload
 from jobs.tally import Tally
 from jobs.telemetry import Telemetry
 from jobs.workloads import load_prompts
@@ -95,7 +95,7 @@ def drive_cell(
     row = with_measured(row, measured)
     fault = engine_fault(running)
     if fault is None:
-        row = judged(replace(row, counters_after=engine.counters(endpoint)), cell, measured.timed_out, tally)
+        row = judged(replace(row, counters_after=engine.counters(endpoint)), measured.timed_out, tally)
     else:
         row = failed(row, fault)
     samples = telemetry.take(cell.id, order.attempt, measured.t_zero_ns)
@@ -140,25 +140,14 @@ def with_measured(row: CellRow, measured: Measured) -> CellRow:
     )
 
 
-def judged(row: CellRow, cell: Cell, timed_out: str, tally: Tally) -> CellRow:
-    """Failed when its time was up or no request was answered; otherwise how acceptance is known."""
+def judged(row: CellRow, timed_out: str, tally: Tally) -> CellRow:
+    """Failed when its time was up or no request was answered."""
     if timed_out:
         return failed(row, CellTimedOut(timed_out))
     if tally.n_failed == tally.n_requests:
         why = tally.commonest_error or "the workload has no prompt"
         return failed(row, CellFailed(f"No request of the cell was answered: {why}"))
-    return replace(row, acceptance_source=acceptance_source(row, cell, tally))
-
-
-def acceptance_source(row: CellRow, cell: Cell, tally: Tally) -> str:
-    """Where acceptance is known from, the best first: each step, counters, a summary per request; "" = no speculation."""
-    if not cell.deployment.is_speculative:
-        return ""
-    if tally.has_steps:
-        return "steps"
-    if row.counters_after.get("drafts"):
-        return "counters"
-    return "summary" if tally.has_summaries else ""
+    return row
 
 
 def failed(row: CellRow, fault: SpecSweepError) -> CellRow:

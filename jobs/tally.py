@@ -15,14 +15,11 @@ class Tally:
 
     def __init__(self) -> None:
         self.n_requests = self.n_failed = self.n_batches = 0
-        self.has_steps = self.has_summaries = False
         self.errors: Counter[str] = Counter()
 
     def add(self, requests: Sequence[RequestRow]) -> None:
         self.n_requests += len(requests)
         for request in requests:
-            self.has_steps = self.has_steps or len(request.step_drafted) > 0
-            self.has_summaries = self.has_summaries or request.engine_al is not None
             if request.error:
                 self.n_failed += 1
                 if request.error in self.errors or len(self.errors) < MOST_KINDS:

@@ -5,6 +5,7 @@ from the cell's start; one UTC stamp per row says when that was.
 
 History of the schema
     1   first version
+    2   `ScoredRow`, `CellRow.scored_error`; no `CellRow.acceptance_source`, which the views tell
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 OK = "ok"
 FAILED = "failed"
@@ -70,7 +71,6 @@ class CellRow:
     caches_reset: bool | None = None  # None = the engine has none
     counters_before: Mapping[str, float] = field(default_factory=dict)  # raw, cumulative since engine start
     counters_after: Mapping[str, float] = field(default_factory=dict)
-    acceptance_source: str = ""  # "steps" | "summary" | "counters" | "" (no speculation)
     clock: str = "monotonic"  # whose stamps the chunks carry: "monotonic" | "kernel"
     clock_stepped: bool = False  # the wall clock jumped during the cell
     late_send_ns: Sequence[int] = ()  # sent − scheduled of every request; above 100,000 of a sample, with the latest of all
@@ -78,6 +78,7 @@ class CellRow:
     loop_lag_ns_max: int = 0
     client_cpu_share: float = 0.0  # CPU seconds of the client / duration
     load_average: float | None = None  # of the node, at the cell's start
+    scored_error: str = ""  # why the untimed pass with log-probabilities brought less than it was asked for
     schema_version: int = SCHEMA_VERSION
 
 
@@ -106,6 +107,22 @@ class RequestRow:
     output_hash: str = ""
     engine_al: float | None = None  # the engine's own mean acceptance length of this request
     finish_reason: str = ""  # "stop" | "length" | "" (failed)
+    error: str = ""  # "" = answered whole
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """An answer that was asked for once more after a sampled cell, untimed, with the target's log-probabilities."""
+
+    cell_id: str
+    attempt: int
+    index: int  # from 0
+    question_id: str  # its first turn
+    category: str
+    prompt_hash: str
+    output_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()  # natural logarithms, one for each of `output_ids`; [] = the engine did not tell
     error: str = ""  # "" = answered whole
     schema_version: int = SCHEMA_VERSION
 
@@ -144,6 +161,7 @@ class CellResult:
     requests: Sequence[RequestRow] = ()
     telemetry: Sequence[TelemetryRow] = ()
     n_batches: int = 0  # that came before
+    scored: Sequence[ScoredRow] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Owns a run's folder: its layout, its one writer, and what the planner needs of it. Does not own metrics or reading.
 
-    results/<run>/sweep.yaml  sessions/  requests/  cells/  telemetry/  logs/
+    results/<run>/sweep.yaml  sessions/  requests/  cells/  scored/  telemetry/  logs/
 
 A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does: it is written last. Its requests and
 telemetry are in files of that name; batches that came while it ran, in `<cell_id>-<attempt>-<part>.parquet`. Every file
@@ -18,11 +18,11 @@ from storage.files import make_folder, remove, remove_temporaries, write_whole
 from storage.lock import LOCK_FILE, RunLock
 from storage.redact import redact
 from storage.rows import Attempt, CellBatch, CellResult, History, SessionRow, Start
-from storage.tables import CELLS, REQUESTS, SESSIONS, TELEMETRY, to_parquet
-from storage.views import open_records, require_run
+from storage.tables import CELLS, REQUESTS, SCORED, SESSIONS, TELEMETRY, to_parquet
+from storage.views import OF_CELLS, open_records, require_run
 
 SWEEP_FILE = "sweep.yaml"
-FOLDERS = ("sessions", "requests", "cells", "telemetry", "logs")
+FOLDERS = ("sessions", "requests", "cells", "scored", "telemetry", "logs")
 OF_A_TRY = re.compile(r"(?P<name>[^-]+-\d+)(-\d+)?\.parquet")
 
 
@@ -74,7 +74,7 @@ class RunStore:
     def _forget_unfinished(self) -> None:
         """Remove rows of tries that a dead driver did not commit: their numbers will be given again."""
         committed = {path.stem for path in (self.folder / "cells").glob("*.parquet")}
-        for kind in ("requests", "telemetry"):
+        for kind in OF_CELLS:
             paths = list((self.folder / kind).glob("*.parquet"))
             remove(path for path in paths if (of := OF_A_TRY.fullmatch(path.name)) and of["name"] not in committed)
 
@@ -93,6 +93,8 @@ class RunStore:
             name = f"{row.cell.cell_id}-{row.cell.attempt}"
             commit = self._to_commit(name, is_first=row.n_batches == 0)
             self._write_rows(name, row)
+            if row.scored:
+                write_whole(self.folder / "scored" / f"{name}.parquet", to_parquet(row.scored, SCORED))
             write_whole(commit, to_parquet([row.cell], CELLS))
 
     def _to_commit(self, name: str, *, is_first: bool) -> Path:
@@ -103,7 +105,7 @@ class RunStore:
                 f"A try at a cell is recorded once: {commit} exists. Give the new try the next attempt number."
             )
         if is_first:
-            for kind in ("requests", "telemetry"):
+            for kind in OF_CELLS:
                 remove([self.folder / kind / f"{name}.parquet", *(self.folder / kind).glob(f"{name}-*.parquet")])
         return commit
 

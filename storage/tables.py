@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.redact import redact
-from storage.rows import CellRow, RequestRow, SessionRow, TelemetryRow
+from storage.rows import CellRow, RequestRow, ScoredRow, SessionRow, TelemetryRow
 
-Row = SessionRow | CellRow | RequestRow | TelemetryRow
+Row = SessionRow | CellRow | RequestRow | ScoredRow | TelemetryRow
 
 _TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_COUNTS, _TIMES, _COUNTERS = pa.list_(pa.int32()), pa.list_(pa.int64()), pa.map_(pa.string(), pa.float64())
+_COUNTS, _TIMES, _REALS = pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.float64())
+_COUNTERS = pa.map_(pa.string(), pa.float64())
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -70,7 +71,6 @@ CELLS = _schema(
     caches_reset=_FLAG,
     counters_before=_COUNTERS,
     counters_after=_COUNTERS,
-    acceptance_source=_TEXT,
     clock=_TEXT,
     clock_stepped=_FLAG,
     late_send_ns=_TIMES,
@@ -78,6 +78,7 @@ CELLS = _schema(
     loop_lag_ns_max=_INT,
     client_cpu_share=_REAL,
     load_average=_REAL,
+    scored_error=_TEXT,
     schema_version=_INT,
 )
 
@@ -107,6 +108,19 @@ REQUESTS = _schema(
     schema_version=_INT,
 )
 
+SCORED = _schema(
+    cell_id=_TEXT,
+    attempt=_INT,
+    index=_INT,
+    question_id=_TEXT,
+    category=_TEXT,
+    prompt_hash=_TEXT,
+    output_ids=_COUNTS,
+    logprobs=_REALS,
+    error=_TEXT,
+    schema_version=_INT,
+)
+
 TELEMETRY = _schema(
     cell_id=_TEXT,
     attempt=_INT,
@@ -119,11 +133,20 @@ TELEMETRY = _schema(
     schema_version=_INT,
 )
 
-SCHEMAS: Mapping[str, pa.Schema] = {"sessions": SESSIONS, "cells": CELLS, "requests": REQUESTS, "telemetry": TELEMETRY}
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "sessions": SESSIONS,
+    "cells": CELLS,
+    "requests": REQUESTS,
+    "scored": SCORED,
+    "telemetry": TELEMETRY,
+}
 """folder of a run → schema of the files in it."""
 
 _DELTA = ("t_sched_ns", "t_sent_ns", "t_ns", "chunk_gap_ns.list.element", "late_send_ns.list.element")
-_PLAIN = ("output_ids.list.element",)  # hardly ever repeats: a dictionary of token ids only adds to them
+_PLAIN = (
+    "output_ids.list.element",
+    "logprobs.list.element",
+)  # hardly ever repeats: a dictionary of token ids only adds to them
 
 
 def to_parquet(rows: Sequence[Row], schema: pa.Schema) -> bytes:
@@ -146,7 +169,9 @@ def to_parquet(rows: Sequence[Row], schema: pa.Schema) -> bytes:
 
 
 def _column_paths(schema: pa.Schema) -> list[str]:
-    return [f"{name}.list.element" if schema.field(name).type in (_COUNTS, _TIMES) else name for name in schema.names]
+    return [
+        f"{name}.list.element" if schema.field(name).type in (_COUNTS, _TIMES, _REALS) else name for name in schema.names
+    ]
 
 
 def _value(value: Any) -> Any:

@@ -22,6 +22,9 @@ VIEWS_FILE = Path(__file__).with_name("views.sql")
 
 _IS_TORN = re.compile("magic bytes|too small|parquet file|corrupt|deserial", re.IGNORECASE)
 
+OF_CELLS = ("requests", "scored", "telemetry")
+"""Folders with rows of tries, which count once their cell's row is there."""
+
 PUBLIC_VIEWS = (
     "cells",
     "categories",
@@ -32,6 +35,9 @@ PUBLIC_VIEWS = (
     "acceptance",
     "projections",
     "divergences",
+    "distributions",
+    "scored",
+    "memory",
     "requests",
     "chunks",
     "steps",
@@ -39,6 +45,7 @@ PUBLIC_VIEWS = (
     "sessions",
     "attempts",
     "thresholds",
+    "remedies",
 )
 """What a user is told about; the rest of `views.sql` are steps on the way."""
 
@@ -142,7 +149,7 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
     older = runs.execute(
         f"SELECT 1 FROM recorded_cells WHERE schema_version IS DISTINCT FROM {SCHEMA_VERSION} LIMIT 1"
     ).fetchall()
-    for kind in ("requests", "telemetry"):  # of committed tries only: a cell that still runs has files there too
+    for kind in OF_CELLS:  # of committed tries only: a cell that still runs has files there too
         rows = _select(runs, kind, names, is_mixed=bool(older))
         runs.execute(
             f"CREATE VIEW recorded_{kind} AS SELECT * FROM ({rows}) SEMI JOIN recorded_cells USING (run, cell_id, attempt)"

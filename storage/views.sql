@@ -12,7 +12,9 @@ CREATE TABLE thresholds AS SELECT
     0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
     0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
     0.01::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
-    0.01::DOUBLE AS max_acceptance_difference,  -- between the AL of the steps and that of the engine's counters
+    0.01::DOUBLE AS max_acceptance_difference,  -- between what steps, counters and chunks say of acceptance
+    0.01::DOUBLE AS max_false_alarms,  -- share of cells whose outputs would be called different by chance, all their statistics together
+    -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
     6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
@@ -28,6 +30,9 @@ CREATE MACRO counted(steps, first_step_is_prefill, last_step_is_cut) AS
 -- AL = E[L], L = accepted + 1 [SPEED-Bench; vLLM's mean_acceptance_length]. Without steps there is none.
 CREATE MACRO acceptance_length(n_accepted, n_steps) AS 1 + n_accepted / nullif(n_steps, 0);
 
+-- Whether a request was answered, to its end.
+CREATE MACRO is_whole(error, chunk_gap_ns) AS error = '' AND len(chunk_gap_ns) > 0;
+
 -- Whether a request that was answered meets every limit (s, null = none) on its TTFT and TPOT (ms); null when there is no limit. One
 -- without a TPOT, since all came in one chunk, meets any TPOT. One that failed meets none [goodput of DistServe; vLLM's benchmark].
 CREATE MACRO meets_limits(is_answered, ttft_ms, slo_ttft_s, tpot_ms, slo_tpot_s) AS
@@ -40,6 +45,21 @@ CREATE MACRO grown(before, after, counter) AS
 
 -- The `nth` of a fixed sequence of numbers in [0, 1): no seed, the same in every version of DuckDB.
 CREATE MACRO uniform(resample, nth) AS md5_number_lower(resample || ':' || nth) / 18446744073709551616.0;
+
+-- The `nth` of a fixed sequence of coins, +1 or -1; each hash gives 64 of them.
+CREATE MACRO coin(resample, nth) AS
+    ((md5_number_lower(resample || '/' || (nth // 64)) >> (nth % 64)::INT) & 1)::DOUBLE * 2 - 1;
+
+-- The mean log-probability of an answer's tokens; null when they were not told one for each token.
+CREATE MACRO mean_logprob(logprobs, output_ids, least) AS
+    CASE WHEN len(logprobs) = len(output_ids) THEN list_avg(list_transform(logprobs, lambda logprob: greatest(logprob, least))) END;
+
+-- The share of an answer's token ids that are there for the first time.
+CREATE MACRO distinct_share(ids) AS list_unique(ids) / nullif(len(ids), 0);
+
+-- The share of an answer's 4-grams that repeat an earlier one.
+CREATE MACRO repeated_share(ids) AS
+    1 - list_unique(list_transform(range(1, len(ids) - 2), lambda i: hash(ids[i:i + 3]))) / nullif(greatest(len(ids) - 3, 0), 0);
 
 -- -------------------------------------------------------------------------------------------------- sessions, attempts
 CREATE VIEW sessions AS SELECT * FROM recorded_sessions;
@@ -54,6 +74,7 @@ SELECT
     cell_json ->> '$.deployment.draft.method' AS method,
     coalesce((cell_json ->> '$.deployment.draft.k')::INT, 0) AS k,
     method || CASE WHEN k > 0 THEN ' k=' || k ELSE '' END AS method_and_k,
+    method = 'synthetic' AS synthetic,  -- dice accept its tokens: its outputs are never judged
     coalesce(nullif(cell_json ->> '$.deployment.draft.name', ''), method) AS draft_name,
     CASE WHEN k > 0 AND NOT regexp_matches(draft_name, '(^|[^a-z])k=?' || k || '($|[^0-9])') THEN draft_name || ' k=' || k
          ELSE draft_name END AS draft,
@@ -78,7 +99,8 @@ SELECT
     -- What cells with the same deployment differ in besides `repeat`; how patiently they were measured, and by what limits they are
     -- judged, is no part of it.
     json_merge_patch(json_object('workload', cell_json -> '$.workload', 'sampling', cell_json -> '$.sampling', 'load', cell_json -> '$.load'),
-                     '{"load": {"request_timeout_s": null, "cell_timeout_s": null, "slo_ttft_s": null, "slo_tpot_s": null}}')::VARCHAR AS condition,
+                     '{"sampling": {"scored": null},
+                       "load": {"request_timeout_s": null, "cell_timeout_s": null, "slo_ttft_s": null, "slo_tpot_s": null}}')::VARCHAR AS condition,
     caches_reset, counters_before, counters_after, clock, coalesce(clock_stepped, false) AS clock_stepped, late_send_ns,
     coalesce(merged_reads, 0) AS merged_reads, loop_lag_ns_max / 1e6 AS loop_lag_ms_max, client_cpu_share, load_average, cell_json,
     row_number() OVER (PARTITION BY run, cell_id ORDER BY status = 'ok' DESC, attempt DESC) = 1 AS is_shown
@@ -100,7 +122,7 @@ WITH told AS (
         CASE load_kind WHEN 'closed' THEN t_sent_ns ELSE t_sched_ns END AS t_origin_ns,  -- open loop: queueing counts
         t_sent_ns + coalesce(list_sum(chunk_gap_ns), 0)::BIGINT AS t_last_ns,
         t_sent_ns + chunk_gap_ns[1] AS t_first_ns,
-        recorded.error = '' AND len(chunk_gap_ns) > 0 AS is_answered,
+        is_whole(recorded.error, chunk_gap_ns) AS is_answered,
         coalesce(list_sum(chunk_tokens), 0)::BIGINT AS n_output_tokens,
         n_output_tokens - coalesce(chunk_tokens[1], 0) AS n_later_tokens,
         counted(step_accepted, first_step_is_prefill, last_step_is_cut) AS counted_accepted,
@@ -207,6 +229,7 @@ SELECT
     run, cell_id, part AS category,
     count(*) AS n_requests,
     count(*) FILTER (WHERE NOT is_answered) AS n_failed,
+    count(*) FILTER (WHERE is_answered) AS n_answered,
     count(DISTINCT index) AS n_conversations,
     sum(n_output_tokens) FILTER (WHERE is_answered)::BIGINT AS n_output_tokens,
     avg(prompt_tokens) AS prompt_tokens_mean,
@@ -216,6 +239,7 @@ SELECT
     acceptance_length(sum(n_accepted), sum(n_drafting_steps)) AS al_drafted,           -- [vLLM] leaves out steps with nothing drafted
     acceptance_length(sum(n_all_accepted), sum(n_all_drafting_steps)) AS al_drafted_untrimmed,
     avg(engine_al) AS engine_al_mean,
+    sum(n_later_tokens) FILTER (WHERE is_answered) / nullif(sum(n_chunks - 1) FILTER (WHERE is_answered), 0) AS al_chunks,
     sum(n_accepted) / nullif(sum(n_drafted), 0) AS draft_efficiency,
     sum(decode_ms) / nullif(sum(n_later_steps), 0) AS step_ms,                         -- mean time of a round: t_ar, t_sd
     percentile(0.5, ttft_ms) AS ttft_ms_p50, percentile(0.9, ttft_ms) AS ttft_ms_p90, percentile(0.99, ttft_ms) AS ttft_ms_p99,
@@ -225,7 +249,9 @@ SELECT
     percentile(0.1, user_tps) AS user_tps_p10,                                                  -- the slow tail of speeds
     avg(meets_slos::INT) AS slo_attainment,                -- of all requests, the failed too; null when no limit is set
     sum(meets_slos::INT)::BIGINT AS n_within_slos,
+    sum(n_all_steps)::BIGINT AS n_all_steps,
     sum(n_chunks)::BIGINT AS n_chunks,
+    sum(n_chunks) FILTER (WHERE is_answered)::BIGINT AS n_answered_chunks,
     sum(n_merged_chunks)::BIGINT AS n_merged_chunks,
     max(max_chunk_tokens) AS max_chunk_tokens,
     max(max_drafted) AS max_drafted
@@ -266,21 +292,26 @@ SELECT run, cell_id, (stop_ns - start_ns) / 1e9 AS steady_s, 1e9 * sum(tokens) /
 FROM counted_tokens GROUP BY run, cell_id, start_ns, stop_ns;
 
 -- ------------------------------------------------------------------------------------------------------------- lossless
-CREATE VIEW references_of_cells AS  -- what the outputs of a greedy cell are held against
+CREATE VIEW references_of_cells AS  -- what the outputs of a cell are held against: its baseline's, or the baseline's own other repeat
 SELECT cell.run, cell.cell_id, arg_min(other.cell_id, other.repeat) AS reference_cell_id
 FROM shown_cells cell JOIN shown_cells other
   ON cell.run = other.run AND other.method = 'none' AND other.status = 'ok'
  AND CASE WHEN cell.method = 'none'
           THEN other.deployment_id = cell.deployment_id AND other.condition = cell.condition AND other.repeat <> cell.repeat
           ELSE other.pair_id = cell.pair_id END
-WHERE cell.status = 'ok' AND cell.temperature = 0
+WHERE cell.status = 'ok' AND NOT cell.synthetic
 GROUP BY cell.run, cell.cell_id;
+
+CREATE VIEW outputs AS  -- what was answered, and no more than comparing it needs
+SELECT run, cell_id, temperature, question_id, turn, category, output_ids, output_hash, prompt_hash
+FROM recorded_requests recorded JOIN (SELECT run, cell_id, attempt, temperature FROM shown_cells) USING (run, cell_id, attempt)
+WHERE is_whole(recorded.error, chunk_gap_ns);
 
 CREATE VIEW divergences AS
 -- Each greedy answer beside its reference: that of the paired baseline, or of the baseline's own other repeat. `first_difference`
 -- counts from 0 and is the shorter length when one is the other's beginning. A later turn may differ because an earlier one did:
--- then `same_prompt` is false.
-WITH answered AS MATERIALIZED (SELECT * FROM references_of_cells JOIN requests USING (run, cell_id) WHERE is_answered)  -- bounds the planner
+-- then `same_prompt` is false. At a temperature above 0 identity says nothing, and nothing is here: see `distributions`.
+WITH answered AS MATERIALIZED (FROM references_of_cells JOIN outputs USING (run, cell_id) WHERE temperature = 0)  -- bounds the planner
 SELECT answer.run, answer.cell_id, reference_cell_id, answer.question_id, answer.turn, answer.category,
        CASE WHEN len(answer.output_ids) > 0 OR len(reference.output_ids) > 0 THEN answer.output_ids = reference.output_ids
             ELSE nullif(answer.output_hash, '') = nullif(reference.output_hash, '') END AS is_identical,
@@ -290,27 +321,123 @@ SELECT answer.run, answer.cell_id, reference_cell_id, answer.question_id, answer
        len(answer.output_ids) AS n_tokens, len(reference.output_ids) AS n_reference_tokens,
        answer.prompt_hash = reference.prompt_hash AS same_prompt
 FROM answered answer
-JOIN requests reference ON reference.run = answer.run AND reference.cell_id = reference_cell_id
- AND reference.question_id = answer.question_id AND reference.turn = answer.turn
-WHERE reference.is_answered;
+JOIN outputs reference ON reference.run = answer.run AND reference.cell_id = reference_cell_id
+ AND reference.question_id = answer.question_id AND reference.turn = answer.turn;
 
 CREATE VIEW losslessness AS
-SELECT run, cell_id, avg(is_identical::INT) AS lossless, count(is_identical) AS n_compared FROM divergences GROUP BY run, cell_id;
+SELECT run, cell_id, any_value(reference_cell_id) AS reference_cell_id, avg(is_identical::INT) AS lossless, count(is_identical) AS n_compared,
+       min(first_difference) AS first_difference_min, percentile(0.5, first_difference) AS first_difference_p50
+FROM divergences GROUP BY run, cell_id;
+
+CREATE VIEW scored AS
+-- Answers of the untimed pass with the target's own log-probabilities, one row a prompt (`sampling.scored`), of the shown try.
+SELECT recorded.*, mean_logprob(logprobs, output_ids, min_logprob) AS mean_logprob
+FROM recorded_scored recorded JOIN (SELECT run, cell_id, attempt FROM shown_cells) USING (run, cell_id, attempt), thresholds;
+
+CREATE VIEW statistics AS
+-- What is compared of sampled answers, one row a prompt and statistic: how probable the target itself finds the scored ones, and simple
+-- properties of the timed ones. Of a conversation only the first turn: the prompts of later ones hold other answers.
+SELECT run, cell_id, 'logprob' AS statistic, question_id, 0 AS turn, avg(mean_logprob) AS value
+FROM scored WHERE error = '' AND mean_logprob IS NOT NULL GROUP BY ALL
+UNION ALL
+SELECT run, cell_id, told.statistic, question_id, turn, avg(told.value) FROM (
+    SELECT run, cell_id, question_id, turn, unnest([
+        {statistic: 'tokens', value: len(output_ids)::DOUBLE},
+        {statistic: 'distinct_tokens', value: distinct_share(output_ids)},
+        {statistic: 'repeated_4grams', value: repeated_share(output_ids)}
+    ]) AS told
+    FROM outputs WHERE temperature > 0 AND turn = 0 AND len(output_ids) > 0
+)
+WHERE told.value IS NOT NULL GROUP BY ALL;
+
+CREATE VIEW judged_outputs AS
+-- The value of a cell and that of its reference for each prompt. Sampled answers: the statistics of both. Greedy ones: whether the
+-- speculative answer equals the baseline's, beside whether the baseline's own other repeat does, so that what batching or kernels change
+-- by themselves is not blamed on speculation.
+WITH subject AS MATERIALIZED (FROM references_of_cells JOIN statistics USING (run, cell_id)),
+identity AS MATERIALIZED (SELECT * FROM divergences WHERE same_prompt AND is_identical IS NOT NULL)
+SELECT subject.run, subject.cell_id, reference_cell_id, subject.statistic, subject.question_id, subject.turn, subject.value, reference.value AS reference_value
+FROM subject JOIN statistics reference ON reference.run = subject.run AND reference.cell_id = reference_cell_id
+ AND reference.question_id = subject.question_id AND reference.turn = subject.turn AND reference.statistic = subject.statistic
+UNION ALL
+SELECT fast.run, fast.cell_id, fast.reference_cell_id, 'identical', question_id, turn, avg(fast.is_identical::DOUBLE), avg(own.is_identical::DOUBLE)
+FROM identity fast JOIN (SELECT run, cell_id AS reference_cell_id, question_id, turn, is_identical FROM identity) own
+     USING (run, reference_cell_id, question_id, turn)
+JOIN (SELECT run, cell_id FROM shown_cells WHERE method <> 'none') USING (run, cell_id)
+GROUP BY ALL;
+
+CREATE VIEW output_tests AS
+-- Sign-flip permutation test, paired by prompt. If both cells draw from one distribution, each difference could as well have the other
+-- sign: p = the share of random signs under which the sum lies at least as far from 0. It asks for no normal distribution and holds
+-- for any number of prompts. `p_adjusted` is Holm's over the statistics of a cell, so that all of them together raise a false alarm in
+-- at most `max_false_alarms` of the cells. A statistic without any difference has nothing to tell, and is not counted.
+WITH observed AS MATERIALIZED (
+    SELECT run, cell_id, reference_cell_id, statistic, count(*) AS n, count(*) FILTER (value <> reference_value) AS n_different,
+           avg(value) AS mean, avg(reference_value) AS reference_mean, mean - reference_mean AS difference,
+           list(value - reference_value ORDER BY question_id, turn) AS differences
+    FROM judged_outputs GROUP BY ALL
+), coins AS MATERIALIZED (  -- for each resample as many as there are prompts at most
+    SELECT resample, list_transform(range(n), lambda nth: coin(resample, nth)) AS signs
+    FROM (SELECT unnest(range(resamples)) AS resample FROM thresholds), (SELECT max(n) AS n FROM observed)
+), permuted AS (
+    SELECT observed.* EXCLUDE (differences),
+           (1 + count(*) FILTER (abs(list_dot_product(differences, signs[1:n])) >= abs(list_sum(differences)) - 1e-9)) / (1 + count(*)) AS p
+    FROM observed, coins GROUP BY ALL
+), ranked AS (
+    SELECT *, count(*) FILTER (n_different > 0) OVER (PARTITION BY run, cell_id) AS n_statistics,
+           row_number() OVER (PARTITION BY run, cell_id ORDER BY p, statistic) AS place
+    FROM permuted
+)
+SELECT run, cell_id, reference_cell_id, statistic, n, n_different, mean, reference_mean, difference, p, n_statistics,
+       least(1, max(p * greatest(1, n_statistics - place + 1)) OVER (PARTITION BY run, cell_id ORDER BY place)) AS p_adjusted,
+       CASE WHEN n_different = 0 THEN 'no difference'
+            WHEN n_statistics * pow(2, 1 - n_different) > max_false_alarms THEN 'too few prompts'  -- even all on one side would be chance
+            WHEN p_adjusted <= max_false_alarms THEN 'differs' ELSE 'no difference' END AS verdict
+FROM ranked, thresholds;
+
+CREATE VIEW distributions AS
+-- Whether sampled answers (temperature above 0) are drawn as the baseline draws them: a speculative cell against its baseline, and the
+-- baseline against its own other repeat (`method` 'none'), which says what the test finds where nothing is.
+SELECT output_tests.*, method, draft FROM output_tests JOIN (SELECT run, cell_id, method, draft FROM shown_cells) USING (run, cell_id)
+WHERE statistic <> 'identical';
+
+CREATE VIEW output_verdicts AS  -- one row a cell: the gravest of its verdicts
+SELECT run, cell_id, any_value(statistic) = 'identical' AS is_greedy, min(p_adjusted) AS p,
+       CASE WHEN bool_or(verdict = 'differs' AND (statistic <> 'identical' OR difference < 0)) THEN 'differs'
+            WHEN bool_or(verdict = 'too few prompts') THEN 'too few prompts' ELSE 'no difference' END AS verdict,
+       any_value(reference_mean) FILTER (statistic = 'identical') AS baseline_lossless
+FROM output_tests GROUP BY run, cell_id;
+
 
 -- ------------------------------------------------------------------------------------------------------ cells, categories
 CREATE VIEW cells AS
 -- One row a cell. `al` is step-weighted: it is what E[L] of `acceptance`, the engines' counters and t_ar·AL/t_sd mean. SPEED-Bench
--- averages over requests: `al_request_mean`. `acceptance_source` says where `al` comes from: the steps that the engine told, its counters
--- over the cell, or the mean of its own summaries; '' without speculation, where AL is 1.
+-- averages over requests: `al_request_mean`. `al` is over all steps, `al_drafted` over those in which something was drafted, and
+-- never is one shown as the other. `acceptance_source` says where both come from: the steps that the engine told, its counters over the
+-- cell, or the mean of its own summaries; '' without speculation, where AL is 1. `al_chunks` is tokens a chunk, as the client saw them.
 WITH macro_mean AS (
     SELECT run, cell_id, avg(al_step_weighted) AS al_macro FROM metrics WHERE category <> 'all' GROUP BY run, cell_id  -- [AIPerf]
 ), session_facts AS (
-    SELECT run, session_id, engine_version, simulated, json_array_length(gpus_json) AS gpus, node, git_commit FROM sessions
+    SELECT run, session_id, engine_version, simulated, json_array_length(gpus_json) AS gpus, node, git_commit,
+           regexp_replace(effective_config_json ->> '$.dtype', '^torch\.', '') AS effective_dtype
+    FROM sessions
 ), joined AS (
-    SELECT facts.*, overall.* EXCLUDE (run, cell_id, category), al_macro, steady_s, steady_output_tps, lossless, n_compared,
+    SELECT facts.*, overall.* EXCLUDE (run, cell_id, category), al_macro, steady_s, steady_output_tps,
+           lossless, n_compared, first_difference_min, first_difference_p50, baseline_lossless,
+           CASE WHEN is_greedy THEN output_verdicts.verdict END AS identity,
+           CASE WHEN NOT is_greedy THEN output_verdicts.verdict END AS distribution,
+           output_verdicts.p AS output_p,
            session_facts.* EXCLUDE (run, session_id),
-           acceptance_length(grown(counters_before, counters_after, 'accepted_tokens'), grown(counters_before, counters_after, 'drafts'))
-               AS al_counters,
+           grown(counters_before, counters_after, 'accepted_tokens') AS n_counted_accepted,
+           grown(counters_before, counters_after, 'drafts') AS n_counted_drafts,
+           -- Counters know drafted steps only. Each other step gave one token, and so did each prefill. What a stop cut off is counted as
+           -- accepted, so that this may miss as many steps, up to k a request.
+           greatest(n_counted_drafts, coalesce(grown(counters_before, counters_after, 'output_tokens'), n_output_tokens)
+                                      - n_answered - n_counted_accepted) AS n_counted_steps,
+           acceptance_length(n_counted_accepted, n_counted_steps) AS al_counters,
+           acceptance_length(n_counted_accepted, n_counted_drafts) AS al_drafted_counters,
+           CASE WHEN method = 'none' THEN NULL WHEN n_all_steps > 0 THEN n_all_steps
+                ELSE coalesce(n_counted_steps + n_answered, n_output_tokens / engine_al_mean) END AS n_engine_steps,  -- prefills too
            list_aggregate(late_send_ns, 'quantile_cont', 0.99) / 1e6 AS late_send_ms_p99,
            -- A merged read mistimes a chunk at least; the stamps say how many.
            greatest(merged_reads, n_merged_chunks) / nullif(n_chunks, 0) AS merged_share,
@@ -321,6 +448,7 @@ WITH macro_mean AS (
     LEFT JOIN macro_mean USING (run, cell_id)
     LEFT JOIN steady_output USING (run, cell_id)
     LEFT JOIN losslessness USING (run, cell_id)
+    LEFT JOIN output_verdicts USING (run, cell_id)
     LEFT JOIN session_facts USING (run, session_id)
 ), judged AS (
     SELECT *,
@@ -335,10 +463,15 @@ WITH macro_mean AS (
             CASE WHEN NOT caches_reset THEN 'caches_not_reset' END,
             CASE WHEN client_cpu_share > max_client_cpu_share THEN 'client_saturated' END,
             CASE WHEN merged_share > max_merged_share THEN 'chunks_merged' END,  -- by a late client or the engine itself: unknown
-            CASE WHEN max_chunk_tokens > greatest(k, max_drafted) + 1 THEN 'steps_merged' END,
-            CASE WHEN abs(al_drafted_untrimmed / al_counters - 1) > max_acceptance_difference THEN 'acceptance_mismatch' END,
+            CASE WHEN max_chunk_tokens > greatest(k, max_drafted) + 1
+                   OR n_answered_chunks < (1 - max_acceptance_difference) * n_engine_steps THEN 'steps_merged' END,
+            CASE WHEN abs(al_drafted_untrimmed / al_drafted_counters - 1) > max_acceptance_difference
+                   OR n_answered_chunks > (1 + max_acceptance_difference) * n_engine_steps + n_answered * greatest(k, max_drafted)
+                 THEN 'acceptance_mismatch' END,
+            CASE WHEN identity = 'differs' AND 'float32' IN (dtype, effective_dtype) THEN 'outputs_differ' END,  -- others round by shape
+            CASE WHEN distribution = 'differs' AND method <> 'none' THEN 'distribution_differs' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
-            CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND declared_engine_version <> engine_version
+            CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND declared_engine_version NOT IN (engine_version, split_part(engine_version, '+', 1))
                  THEN 'engine_version_differs' END
         ], lambda reason: reason IS NOT NULL) AS reasons
     FROM joined, thresholds
@@ -355,10 +488,12 @@ SELECT
     coalesce(n_requests, 0) AS n_requests, coalesce(n_failed, 0) AS n_failed, lossless, duration_s,
     -- beyond the names that people script against
     draft, draft_model, dtype, split, load, load_kind, rate, attempt, position, started_at, error_kind, error,
-    al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro, al_drafted, al_counters, draft_efficiency,
+    al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro,
+    coalesce(al_drafted, al_drafted_counters) AS al_drafted, al_counters, al_drafted_counters, al_chunks, draft_efficiency,
     n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
     slo_ttft_s, slo_tpot_s, slo_attainment, goodput_rps,
-    e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms, n_compared, late_send_ms_p99, merged_reads, merged_share, loop_lag_ms_max,
+    e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms,
+    n_compared, baseline_lossless, identity, first_difference_min, first_difference_p50, distribution, output_p, synthetic, late_send_ms_p99, merged_reads, merged_share, loop_lag_ms_max,
     client_cpu_share, load_average, coalesce(simulated, false) AS simulated, engine_version, node, git_commit,
     session_id, invocation_id, deployment_id, pair_id, condition, cell_json
 FROM judged;
@@ -370,6 +505,33 @@ SELECT run, cell_id, category,
        metrics.* EXCLUDE (run, cell_id, category, user_tps_p50)
 FROM metrics JOIN shown_cells USING (run, cell_id) WHERE category <> 'all';
 
+CREATE VIEW remedies AS  -- of every reason in `cells`: the rule that was broken, with its limit, and what to do
+SELECT unnest([
+    {reason: 'failed', rule: 'the cell must be measured to its end', remedy: 'read its error, then run the same command again'},
+    {reason: 'not_measured', rule: 'the cell must have been reached', remedy: 'run the same command again'},
+    {reason: 'too_few_requests', rule: format('at least {} answered requests, and as many conversations as slots', min_requests),
+     remedy: 'raise workload.limit'},
+    {reason: 'errors', rule: format('at most {:g} % of requests fail', 100 * max_failed_share), remedy: 'read requests.error and the engine''s log'},
+    {reason: 'late_sends', rule: format('p99 of sent - due at most {:g} ms or {:g} % of the latency', max_late_send_ms, 100 * max_late_send_share),
+     remedy: 'give the load client a free core, or lower the load'},
+    {reason: 'caches_not_reset', rule: 'caches are empty when a cell begins', remedy: 'leave engine.prefix_cache off'},
+    {reason: 'client_saturated', rule: format('the load client uses at most {:g} % of a core', 100 * max_client_cpu_share),
+     remedy: 'lower load.concurrency or the rate, or use a faster node'},
+    {reason: 'chunks_merged', rule: format('at most {:g} % of chunks share a read', 100 * max_merged_share),
+     remedy: 'give the load client a free core; if the engine sends them at once, stream every step'},
+    {reason: 'steps_merged', rule: format('a chunk holds one step: at most k + 1 tokens, and within {:g} % as many chunks as steps', 100 * max_acceptance_difference),
+     remedy: 'have the engine stream every step (stream interval 1), or lower the load; acceptance by steps and counters still holds'},
+    {reason: 'acceptance_mismatch', rule: format('steps, counters and chunks agree on acceptance within {:g} %', 100 * max_acceptance_difference),
+     remedy: 'see al_drafted, al_drafted_counters, al and al_chunks in cells: somebody else may use the engine, or it sends a step in parts'},
+    {reason: 'outputs_differ', rule: format('in float32, greedy outputs differ from the baseline''s no more than its own repeat does (sign-flip test, at most {:g} % false alarms)', 100 * max_false_alarms),
+     remedy: 'see divergences; this draft is not lossless here'},
+    {reason: 'distribution_differs', rule: format('sampled outputs are drawn as the baseline''s (sign-flip tests, Holm, at most {:g} % false alarms)', 100 * max_false_alarms),
+     remedy: 'see distributions and read some outputs; do not sample with this draft on this engine'},
+    {reason: 'clock_stepped', rule: 'nobody sets the wall clock while a cell runs', remedy: 'measure again'},
+    {reason: 'engine_version_differs', rule: 'the engine is of the version that was asked for', remedy: 'install it, or change engine.version'}
+], recursive := true)
+FROM thresholds;
+
 -- ----------------------------------------------------------------------------------------------------------- comparisons
 CREATE VIEW pairs AS  -- a speculative cell and its baseline: the same measurement without a draft, of the same repeat
 SELECT fast.run, fast.cell_id, base.cell_id AS baseline_cell_id, fast.deployment_id, base.deployment_id AS baseline_deployment_id,
@@ -378,8 +540,8 @@ FROM shown_cells fast JOIN shown_cells base ON base.run = fast.run AND base.pair
 WHERE fast.method <> 'none' AND fast.status = 'ok' AND base.status = 'ok';
 
 CREATE VIEW judged_pairs AS
-WITH judged AS MATERIALIZED (SELECT run, cell_id, valid FROM cells)  -- once for both sides
-SELECT pairs.run, pairs.cell_id, deployment_id, condition, fast.valid AND base.valid AS valid
+WITH judged AS MATERIALIZED (SELECT run, cell_id, valid, al, al_drafted FROM cells)  -- once for both sides
+SELECT pairs.run, pairs.cell_id, deployment_id, condition, fast.valid AND base.valid AS valid, fast.al, fast.al_drafted
 FROM pairs JOIN judged fast USING (run, cell_id) JOIN judged base ON base.run = pairs.run AND base.cell_id = baseline_cell_id;
 
 CREATE VIEW answers AS  -- one row a prompt: a prompt that was sent more than once speaks once
@@ -484,10 +646,14 @@ GROUP BY level, run, subject, baseline, condition, category, metric, ratio, n_pr
 CREATE VIEW speedups AS
 -- One row a speculative cell, metric and category ('all' = over all of them); ratio > 1 always means faster with speculation. Of
 -- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered. `valid` = both cells are: a
--- ratio of others is shown, and is no ground for a claim.
-SELECT comparisons.run, subject AS cell_id, baseline AS baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant, verdict,
-       n_prompts, valid
-FROM comparisons JOIN judged_pairs ON judged_pairs.run = comparisons.run AND cell_id = subject WHERE level = 'cell';
+-- ratio of others is shown, and is no ground for a claim. `al` is over all steps, `al_drafted` over drafted ones, of the same category.
+SELECT comparisons.run, subject AS cell_id, baseline AS baseline_cell_id, metric, comparisons.category, ratio, ci_low, ci_high, significant,
+       verdict, n_prompts, valid,
+       CASE comparisons.category WHEN 'all' THEN judged_pairs.al ELSE categories.al END AS al,
+       CASE comparisons.category WHEN 'all' THEN judged_pairs.al_drafted ELSE categories.al_drafted END AS al_drafted
+FROM comparisons JOIN judged_pairs ON judged_pairs.run = comparisons.run AND cell_id = subject
+LEFT JOIN categories ON categories.run = comparisons.run AND categories.cell_id = subject AND categories.category = comparisons.category
+WHERE level = 'cell';
 
 CREATE VIEW draft_speedups AS
 -- One row a draft, condition, metric and category: all repeats of a pair together. `ratio_min` and `ratio_max` are those of the single
@@ -518,25 +684,53 @@ SELECT pairs.run, pairs.cell_id, baseline_cell_id, fast.category, base.step_ms A
 FROM pairs JOIN metrics fast USING (run, cell_id)
 JOIN metrics base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category;
 
+-- --------------------------------------------------------------------------------------------------------------- memory
+CREATE VIEW memory AS
+-- What each engine start needed, and a draft's cost: the difference to the start without a draft that came nearest before or after it on
+-- the same node, of a deployment that is the same otherwise. `weights_bytes` are the target's where the engine tells the draft's apart, and
+-- both together where not; then the draft's are the difference. Null = the engine does not tell, or there is nothing to compare with.
+WITH started AS (
+    SELECT run, session_id, node, deployment_id, started_at, deployment_json ->> '$.engine.name' AS engine,
+           coalesce(nullif(deployment_json ->> '$.model.name', ''), deployment_json ->> '$.model.path') AS model,
+           deployment_json ->> '$.draft.method' AS method,
+           coalesce(nullif(deployment_json ->> '$.draft.name', ''), method) AS draft,
+           coalesce((deployment_json ->> '$.draft.k')::INT, 0) AS k,
+           json_merge_patch(deployment_json, '{"draft": null}')::VARCHAR AS undrafted,
+           kv_capacity_tokens, weights_bytes, draft_weights_bytes, peak_memory_bytes
+    FROM sessions WHERE status = 'ok'
+), beside AS (
+    SELECT fast.run, fast.session_id,
+           arg_min(base, abs(epoch(fast.started_at::TIMESTAMPTZ) - epoch(base.started_at::TIMESTAMPTZ))) AS base
+    FROM started fast JOIN started base USING (run, node, undrafted) WHERE fast.method <> 'none' AND base.method = 'none' GROUP BY ALL
+)
+SELECT run, session_id, deployment_id, node, engine, model, draft, method, k, base.session_id AS baseline_session_id,
+       kv_capacity_tokens, base.kv_capacity_tokens - kv_capacity_tokens AS kv_lost_tokens,
+       kv_lost_tokens / nullif(base.kv_capacity_tokens, 0) AS kv_lost_share,
+       weights_bytes, coalesce(draft_weights_bytes, started.weights_bytes - base.weights_bytes) AS draft_weights_bytes,
+       peak_memory_bytes, started.peak_memory_bytes - base.peak_memory_bytes AS draft_peak_bytes
+FROM started LEFT JOIN beside USING (run, session_id);
+
 -- ------------------------------------------------------------------------------------------------------ drafts, for reports
 CREATE VIEW drafts AS
 -- One row a deployment and condition, the baseline too: means over the repeats that were measured. `baseline_lossless` is the baseline
--- against its own other repeat: what batching alone changes.
+-- against its own other repeat: what batching alone changes. `outputs` is the gravest verdict on the outputs of its cells (`identity`
+-- of greedy ones, `distribution` of sampled ones), `baseline_outputs` that on the baseline against itself.
 WITH measured AS (
     SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, isl, load, load_kind, concurrency, rate, temperature,
            deployment_id, condition,
            count(*) AS n_cells, count(*) FILTER (WHERE status = 'ok') AS n_ok, count(*) FILTER (WHERE valid) AS n_valid,
-           avg(al) AS al, avg(user_tps_p50) AS user_tps_p50, avg(output_tps) AS output_tps, avg(ttft_ms_p50) AS ttft_ms_p50,
+           avg(al) AS al, avg(al_drafted) AS al_drafted, avg(user_tps_p50) AS user_tps_p50, avg(output_tps) AS output_tps, avg(ttft_ms_p50) AS ttft_ms_p50,
            avg(tpot_ms_p50) AS tpot_ms_p50, avg(e2e_ms_p50) AS e2e_ms_p50, avg(draft_efficiency) AS draft_efficiency,
-           avg(step_ms) AS step_ms, avg(lossless) AS lossless, bool_or(simulated) AS simulated,
+           avg(step_ms) AS step_ms, avg(lossless) AS lossless, min(coalesce(identity, distribution)) AS outputs,  -- 'differs' comes first
+           bool_or(simulated) AS simulated, bool_or(synthetic) AS synthetic,
            min(pair_id) AS a_pair_id
     FROM cells GROUP BY ALL
 )
-SELECT measured.*, base.lossless AS baseline_lossless, baseline_deployment_id
+SELECT measured.*, base.lossless AS baseline_lossless, base.outputs AS baseline_outputs, baseline_deployment_id
 FROM measured
 LEFT JOIN (SELECT DISTINCT run, pair_id AS a_pair_id, deployment_id AS baseline_deployment_id FROM shown_cells WHERE method = 'none')
     USING (run, a_pair_id)
-LEFT JOIN (SELECT run, deployment_id, condition, lossless FROM measured WHERE method = 'none') base
+LEFT JOIN (SELECT run, deployment_id, condition, lossless, outputs FROM measured WHERE method = 'none') base
     ON base.run = measured.run AND base.deployment_id = baseline_deployment_id AND base.condition = measured.condition;
 
 CREATE VIEW draft_categories AS  -- acceptance and speed by category, means over the repeats

@@ -249,7 +249,7 @@ README_SQL = re.findall(r'python -m storage\.query \S+ "(.+?)"', (ROOT / "README
 def test_the_sql_of_the_readme_finds_what_it_promises(sql: str, tmp_path: Path) -> None:
     with RunStore.create(tmp_path / "run", "") as store:
         for method, k in (("none", 0), ("ngram", 3)):
-            row = create_row(create_cell(method, k), acceptance_source="steps" if k else "")
+            row = create_row(create_cell(method, k))
             drafting = {"tokens": (1, 4), "drafted": (0, 3), "accepted": (0, 3)} if k else {}
             gaps_ms = (100.0, 10.0) if k else (100.0, 10.0, 10.0, 10.0, 10.0)
             requests = [create_request(row, index, gaps_ms=gaps_ms, **drafting) for index in range(8)]

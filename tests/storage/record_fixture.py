@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recorded import create_cell, create_request, create_row, create_session, record
 
-from storage.rows import SCHEMA_VERSION, CellResult, TelemetryRow
+from storage.rows import SCHEMA_VERSION, CellResult, ScoredRow, TelemetryRow
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -31,7 +31,8 @@ def main() -> None:
             for n in range(3)
         ]
         sample = TelemetryRow(row.cell_id, 1, 1000, "cpu", utilisation=0.5, memory_bytes=1 << 20)
-        results += [create_session(row, engine_version="5.0"), CellResult(row, requests, [sample])]
+        scored = [ScoredRow(row.cell_id, 1, 0, "q0", "coding", "p0-0", [1, 2], [-0.5, -0.25])]
+        results += [create_session(row, engine_version="5.0"), CellResult(row, requests, [sample], scored=scored)]
     record(FIXTURES / f"schema_{SCHEMA_VERSION}", *results)
 
 

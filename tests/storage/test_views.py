@@ -357,7 +357,16 @@ def test_a_chunk_longer_than_a_step_can_be_is_a_reason(tmp_path: Path, tokens, d
 def test_steps_and_counters_must_agree(tmp_path: Path, accepted_by_counters: float, expected: list[str]) -> None:
     row = create_row(create_cell("ngram", 3), counters_after={"drafts": 9.0, "accepted_tokens": accepted_by_counters})
     requests = [
-        create_request(row, n, drafted=(0, 3, 3, 3), accepted=(0, 1, 1, 1), first_step_is_prefill=True) for n in range(3)
+        create_request(
+            row,
+            n,
+            gaps_ms=(100, 10, 10, 10),
+            tokens=(1, 2, 2, 2),
+            drafted=(0, 3, 3, 3),
+            accepted=(0, 1, 1, 1),
+            first_step_is_prefill=True,
+        )
+        for n in range(3)
     ]
 
     assert reasons(tmp_path, row, requests) == expected
