@@ -25,10 +25,10 @@ METHODS = {
     "draft_model": RUN_ON,
     "eagle": Offer("it has no EAGLE heads"),
     "eagle3": Offer("it has no EAGLE heads"),
-    "mtp": Offer("our host does not load MTP layers"),
+    "mtp": RUN_ON,
     "medusa": RUN_ON,
     "early_exit": RUN_ON,
-    "dflash": Offer("our host does not load DFlash drafts"),
+    "dflash": RUN_ON,
     "pard": Offer("its assistants draft one token after the other"),
     "p_eagle": Offer("it has no EAGLE heads"),
     "dspark": Offer("it has no DSpark"),
@@ -82,6 +82,11 @@ def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
         draft.method != "ngram" or draft.ngram_min == 1,
         f"`draft.ngram_min` must be 1 for transformers, which tries every length down to 1: got {draft.ngram_min}.",
     )
+    yield (
+        draft.method != "mtp" or not draft.model,
+        "`draft.model` must be empty for mtp on transformers, whose MTP layers are in the target's own checkpoint: "
+        f"got {draft.model!r}.",
+    )
 
 
 def rules(engine: Engine, draft: Draft) -> Iterator[Rule]:
@@ -109,8 +114,12 @@ def draft_model_rules(draft: Draft) -> Iterator[Rule]:
 
 
 def heads_rules(draft: Draft) -> Iterator[Rule]:
-    """What drafts all its tokens at once has one length. What its checkpoint allows is checked when that is loaded."""
     yield named_model(draft)
+    yield from fixed_rules(draft)
+
+
+def fixed_rules(draft: Draft) -> Iterator[Rule]:
+    """What drafts from the target's hidden states has one length. Whether its files allow it is checked at load."""
     yield at_least("draft.k", draft.k, 1, f" for {draft.method}")
     yield one_of("draft.schedule", draft.schedule, ("constant",))
 
@@ -138,5 +147,7 @@ DRAFT_RULES: dict[str, Callable[[Draft], Iterable[Rule]]] = {
     "draft_model": draft_model_rules,
     "early_exit": early_exit_rules,
     "medusa": heads_rules,
+    "mtp": fixed_rules,
+    "dflash": heads_rules,
 }
 """A method that transformers offers → the rules of its fields."""

@@ -22,6 +22,8 @@ GOOD = {
     "draft_model": Draft(method="draft_model", k=3, model="models/draft", schedule="heuristic", confidence_threshold=0.4),
     "early_exit": Draft(method="early_exit", k=3, exit_layer=2, schedule="heuristic_transient"),
     "medusa": Draft(method="medusa", k=3, model="models/heads"),
+    "mtp": Draft(method="mtp", k=1),
+    "dflash": Draft(method="dflash", k=7, model="models/dflash"),
 }
 SITE = Site(4711, "nonce-1", Path("/models/tiny"), Path("/models/draft"), Path("/scratch"))
 
@@ -49,6 +51,13 @@ def test_it_offers_methods_whose_fields_are_in_the_vocabulary() -> None:
         pytest.param({"tp": 2}, Draft(), r"`engine\.tp` must be 1 .*one device here: got 2\.", id="target over GPUs"),
         pytest.param({}, replace(GOOD["draft_model"], tp=2), r"`draft\.tp` must be 1 .*got 2\.", id="draft over GPUs"),
         pytest.param({"prefix_cache": True}, Draft(), r"`engine\.prefix_cache` must be false", id="prefix cache"),
+        pytest.param(
+            {},
+            replace(GOOD["mtp"], model="m"),
+            r"`draft\.model` must be empty for mtp .*got 'm'\.",
+            id="MTP layers elsewhere",
+        ),
+        pytest.param({}, replace(GOOD["medusa"], vocab_size=9), r"`draft\.vocab_size` must be 0", id="pruned here"),
         pytest.param({}, Draft(method="eagle3", k=3), r"got 'eagle3' \(it has no EAGLE heads\)\. Offered by: ", id="method"),
         pytest.param(
             {}, Draft(method="ngram", k=3, ngram_min=2), r"`draft\.ngram_min` must be 1 .*got 2\.", id="shortest n-gram"
@@ -95,7 +104,7 @@ def test_what_transformers_does_not_offer_is_unsupported(engine: dict[str, objec
                 rf"`draft\.model` must name a model for {method}",
                 id=f"{method} of none",
             )
-            for method in ("draft_model", "medusa")
+            for method in ("draft_model", "medusa", "dflash")
         ),
         *(
             pytest.param(
@@ -104,7 +113,7 @@ def test_what_transformers_does_not_offer_is_unsupported(engine: dict[str, objec
                 r"got 'heuristic'\. Known: constant\.",
                 id=f"{method}, schedule",
             )
-            for method in ("ngram", "medusa")
+            for method in ("ngram", "medusa", "mtp", "dflash")
         ),
         pytest.param(
             {},

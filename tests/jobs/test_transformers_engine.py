@@ -17,6 +17,7 @@ pytest.register_assert_rewrite("tests.contracts")
 from jobs.engines.base import Site  # noqa: E402
 from jobs.engines.own_host import PROJECT, host_config  # noqa: E402
 from jobs.engines.transformers import TransformersEngine  # noqa: E402
+from jobs.errors import Unsupported  # noqa: E402
 from jobs.models import engine_python, resolve  # noqa: E402
 from jobs.spec import Deployment, Draft, Engine, Model  # noqa: E402
 from jobs.workloads.tokenize import ChatTokenizer  # noqa: E402
@@ -59,16 +60,23 @@ def config(model_dir: Path, draft: Draft, draft_dir: Path | None = None, **engin
     return host_config(deployment, Site(0, "", model_dir, draft_dir, Path()))
 
 
-class TestTransformersEngine(EngineContract):
+class OnTransformers(EngineContract):
+    """The contract on one of the small targets, which answers token t with t + 1 where it is a chain."""
+
     stopping_prompt = (1, 2, 3)
-    long_limit = 4000
+    long_limit = 20_000
     patience_s = 5.0
+    target: ClassVar[str]
+    drafter: ClassVar[str] = ""
+    draft: ClassVar[Draft]
+    wrong: ClassVar[Draft]  # another draft, refused
+    because: ClassVar[str]
     folder: ClassVar[Path]
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def its_model(cls, tiny: Path) -> None:
-        cls.folder = tiny / "target"
+    def its_models(cls, tiny: Path) -> None:
+        cls.folder = tiny
 
     @classmethod
     def engine(cls) -> TransformersEngine:
@@ -76,15 +84,34 @@ class TestTransformersEngine(EngineContract):
 
     @classmethod
     def deployment(cls) -> Deployment:
-        return Deployment(Model(), ENGINE, NGRAM)
+        return Deployment(Model(), ENGINE, cls.draft)
 
     @classmethod
     def model_dir(cls) -> Path:
-        return cls.folder
+        return cls.folder / cls.target
+
+    @classmethod
+    def draft_dir(cls) -> Path | None:
+        return cls.folder / cls.drafter if cls.drafter else None
 
     @classmethod
     def refused(cls) -> dict[str, tuple[Deployment, str]]:
-        return {"a batch": (Deployment(Model(), replace(ENGINE, batch=2), NGRAM), "one request at a time: got 2")}
+        return {"another draft": (Deployment(Model(), ENGINE, cls.wrong), cls.because)}
+
+    def test_its_counters_show_what_was_accepted(self, running: Running) -> None:
+        answer_to(running, self.ask())
+        counters = running.engine.counters(running.endpoint)
+        assert counters["draft_tokens"] > counters["accepted_tokens"] > 0
+
+
+class TestTransformersEngine(OnTransformers):
+    target, draft = "target", NGRAM
+    wrong, because = replace(NGRAM, ngram_min=2), "tries every length down to 1"
+    long_limit = 4000
+
+    def test_a_batch_is_refused(self) -> None:
+        with pytest.raises(Unsupported, match="one request at a time: got 2"):
+            self.engine().check(Deployment(Model(), replace(ENGINE, batch=2), NGRAM))
 
     def test_an_error_of_one_request_leaves_the_engine_well(self, running: Running) -> None:
         events = events_of(running, self.ask(prompt_ids=[1] * 4096))
@@ -97,45 +124,25 @@ class TestTransformersEngine(EngineContract):
         assert len(log.splitlines()) < 200
 
 
-class TestMedusaOnTransformers(EngineContract):
-    """The chain and heads that are right two times in three."""
+class TestMedusaOnTransformers(OnTransformers):
+    """Heads that are right two times in three."""
 
-    stopping_prompt = (1, 2, 3)
-    long_limit = 20_000
-    patience_s = 5.0
-    folder: ClassVar[Path]
-    heads: ClassVar[Path]
+    target, drafter, draft = "chain", "half", Draft(method="medusa", k=3, model="m")
+    wrong, because = replace(draft, model=""), "must name a model for medusa"
 
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def its_model(cls, tiny: Path) -> None:
-        cls.folder, cls.heads = tiny / "chain", tiny / "half"
 
-    @classmethod
-    def engine(cls) -> TransformersEngine:
-        return TransformersEngine()
+class TestMtpOnTransformers(OnTransformers):
+    """A layer that is right two times in three."""
 
-    @classmethod
-    def model_dir(cls) -> Path:
-        return cls.folder
+    target, draft = "mtp chain", Draft(method="mtp", k=1)
+    wrong, because = replace(draft, model="m"), "are in the target's own checkpoint"
 
-    @classmethod
-    def deployment(cls) -> Deployment:
-        return Deployment(Model(), ENGINE, Draft(method="medusa", k=3, model="m"))
 
-    @classmethod
-    def draft_dir(cls) -> Path:
-        return cls.heads
+class TestDflashOnTransformers(OnTransformers):
+    """A draft whose first token is right."""
 
-    @classmethod
-    def refused(cls) -> dict[str, tuple[Deployment, str]]:
-        draft = replace(cls.deployment().draft, model="")
-        return {"no heads": (Deployment(Model(), ENGINE, draft), "must name a model for medusa")}
-
-    def test_its_counters_show_what_was_accepted(self, running: Running) -> None:
-        answer_to(running, self.ask())
-        counters = running.engine.counters(running.endpoint)
-        assert counters["draft_tokens"] > counters["accepted_tokens"] > counters["accepted_at_2"] > 0
+    target, drafter, draft = "chain", "dflash chain", Draft(method="dflash", k=4, model="m")
+    wrong, because = replace(draft, schedule="heuristic"), "Known: constant"
 
 
 def ask(prompt: Sequence[int], limit: int, **changes: object) -> dict[str, object]:
@@ -156,28 +163,49 @@ DRAFTS: dict[str, tuple[Draft, dict[str, Any]]] = {
     "another model": (Draft(method="draft_model", k=3, model="m"), OTHER),
     "early exit": (Draft(method="early_exit", k=3, exit_layer=2), {}),
     "random heads": (Draft(method="medusa", k=3, model="m"), {"draft_dir": "random"}),
+    "dflash": (Draft(method="dflash", k=4, model="m"), {"draft_dir": "dflash"}),
+    "mtp": (Draft(method="mtp", k=1), {"model_dir": "mtp"}),
+    "none of mtp": (Draft(), {"model_dir": "mtp"}),
 }
+PLAIN = {name: "none of mtp" if where.get("model_dir") == "mtp" else "none" for name, (_, where) in DRAFTS.items()}
 LOSSLESS = [*GREEDY, *SAMPLED, {**ask(START, 40), "temperature": 2.0, "top_k": 1}]
 FORCED_AT = {limit: ask(LOOP, limit, ignore_eos=True) for limit in (12, 10, 6)}
 
 MEDUSA = Draft(method="medusa", k=4, model="m")
 CHAIN = [ask(START, 20, ignore_eos=True), ask([30], 40), ask(START, 20, ignore_eos=True, temperature=1.0, seed=3)]
-HEADS = ("heads", "half", "named as vLLM does", "pruned")  # all of the chain
-MISFITS = {
-    "wide": r"must have the target's hidden size 32: got 48\. Use heads",
-    "wordy": r"must have the target's vocabulary of 64 tokens: got 80\. Use heads",
-    "strange": r"must have tensors of a known name: got 'fc\.weight'",
-    "torn": r"must all be of one shape: .* Missing key.*1\.0\.linear\.bias",
-    "pickled": r"must hold only tensors: it holds other objects",
-    "empty": r"must be one of medusa_lm_head\.safetensors, .* has none\.",
-    "random": r"`draft\.k` must be at most the 3 Medusa heads of .*random: got 4\. Use fewer\.",
+PARTLY = {
+    **{name: (MEDUSA, "chain", name) for name in ("heads", "half", "named as vLLM does", "pruned")},
+    "dflash chain": (Draft(method="dflash", k=4, model="m"), "chain", "dflash chain"),
+    "mtp chain": (Draft(method="mtp", k=1), "mtp chain", ""),
+}
+"""What drafts for a chain is right now and then, by its making."""
+
+HEADS, DFLASH = Draft(method="medusa", k=3, model="m"), Draft(method="dflash", k=4, model="m")
+MISFITS: dict[str, tuple[Draft, dict[str, str], str]] = {
+    "hidden size": (HEADS, {"draft_dir": "wide"}, r"have the target's hidden size 32: got 48\. Use heads"),
+    "vocabulary": (HEADS, {"draft_dir": "wordy"}, r"have the target's vocabulary of 64 tokens: got 80\. Use heads"),
+    "no heads": (HEADS, {"draft_dir": "strange"}, r"have tensors of a known name: got 'fc\.weight'"),
+    "a bias is missing": (HEADS, {"draft_dir": "torn"}, r"be of one shape: .* Missing key.*1\.0\.linear\.bias"),
+    "not tensors": (HEADS, {"draft_dir": "pickled"}, r"must hold only tensors: it holds other objects"),
+    "no file": (HEADS, {"draft_dir": "empty"}, r"must be one of medusa_lm_head\.safetensors, .* has none\."),
+    "few heads": (MEDUSA, {"draft_dir": "random"}, r"`draft\.k` must be at most the 3 Medusa heads of .*: got 4\."),
+    "few MTP layers": (Draft(method="mtp", k=2), {"model_dir": "mtp"}, r"number of .* MTP layers.*: got 2, and 1 in Mellum"),
+    "no MTP layers": (Draft(method="mtp", k=1), {}, r"got 1, and 0 in LlamaForCausalLM .*Use another method\."),
+    "MTP weights": (Draft(method="mtp", k=1), {"model_dir": "mtp without its layer"}, r"not be loaded: .* are missing from"),
+    "no DFlash": (DFLASH, {"draft_dir": "draft"}, r"must have block_size, .* in its configuration: LlamaModel has not\."),
+    "long block": (replace(DFLASH, k=5), {"draft_dir": "dflash"}, r"be below the DFlash draft's block of 5 tokens: got 5\."),
+    "DFlash size": (DFLASH, {"draft_dir": "dflash chain"}, r"must fit its target: got hidden sizes of 64 and 32"),
+    "DFlash layers": (DFLASH, {"draft_dir": "deep"}, r"layers that its target has: it reads \[0, 4\] of 4\."),
 }
 
 PLAYS: dict[str, tuple[Draft, dict[str, Any], list[dict[str, object]]]] = {
     **{name: (draft, where, LOSSLESS) for name, (draft, where) in DRAFTS.items()},
     "chain": (Draft(), {"model_dir": "chain"}, CHAIN),
-    **{name: (MEDUSA, {"model_dir": "chain", "draft_dir": name}, CHAIN) for name in HEADS},
-    **{f"misfit {name}": (replace(MEDUSA, k=4 if name == "random" else 3), {"draft_dir": name}, []) for name in MISFITS},
+    **{
+        name: (draft, {"model_dir": target, **({"draft_dir": folder} if folder else {})}, CHAIN)
+        for name, (draft, target, folder) in PARTLY.items()
+    },
+    **{f"misfit {name}": (draft, where, []) for name, (draft, where, _) in MISFITS.items()},
     "limits": (Draft(method="draft_model", k=4, model="m"), SELF, list(FORCED_AT.values())),
     "end as bonus": (Draft(method="draft_model", k=4, model="m"), SELF, [ask(START, 40)]),
     "end in the draft": (Draft(method="draft_model", k=6, model="m"), SELF, [ask(START, 40)]),
@@ -230,9 +258,9 @@ def test_without_speculation_it_is_plain_greedy_generation(played: dict[str, Any
     assert not any(column(answer, "drafted") + column(answer, "is_cut"))
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTS if name != "none"])
+@pytest.mark.parametrize("name", [name for name, (draft, _) in DRAFTS.items() if draft.method != "none"])
 def test_greedy_answers_are_the_same_with_every_method(name: str, played: dict[str, Any]) -> None:
-    for plain, drafted in zip(played["none"]["answers"][: len(GREEDY)], played[name]["answers"], strict=False):
+    for plain, drafted in zip(played[PLAIN[name]]["answers"][: len(GREEDY)], played[name]["answers"], strict=False):
         assert ids(drafted) == ids(plain)
         assert column(drafted, "finish_reason")[-1] == column(plain, "finish_reason")[-1]
 
@@ -245,7 +273,7 @@ def test_a_step_is_what_it_accepted_and_one_token_more(name: str, played: dict[s
             assert 0 <= step["accepted"] <= step["drafted"] <= DRAFTS[name][0].k
         assert [reason for reason in column(answer, "finish_reason")[:-1] if reason] == []
         assert not any(column(answer, "is_cut")[:-1])
-        assert answer["rounds"] == 0 if name == "none" else answer["rounds"] > 0
+        assert answer["rounds"] == 0 if DRAFTS[name][0].method == "none" else answer["rounds"] > 0
 
 
 @pytest.mark.parametrize("name", list(DRAFTS))
@@ -257,7 +285,7 @@ def test_a_seed_repeats_a_sampled_answer_and_another_changes_it(name: str, playe
 
 @pytest.mark.parametrize("name", list(DRAFTS))
 def test_the_one_best_token_of_a_hot_sample_is_greedy(name: str, played: dict[str, Any]) -> None:
-    assert ids(played[name]["answers"][-1]) == ids(played["none"]["answers"][0])
+    assert ids(played[name]["answers"][-1]) == ids(played[PLAIN[name]]["answers"][0])
 
 
 @pytest.mark.parametrize(
@@ -350,9 +378,9 @@ def test_the_facts_are_what_runs(played: dict[str, Any]) -> None:
     assert played["short"]["facts"]["kv_capacity_tokens"] == 8
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_medusa_heads_change_no_answer(name: str, played: dict[str, Any]) -> None:
-    """Sampled answers too: the chain is so sure of its next token that a sample is greedy."""
+@pytest.mark.parametrize("name", list(PARTLY))
+def test_a_draft_that_is_partly_right_changes_no_answer(name: str, played: dict[str, Any]) -> None:
+    """Sampled answers too: a chain is so sure of its next token that a sample is greedy."""
     for plain, drafted in zip(played["chain"]["answers"], played[name]["answers"], strict=True):
         assert ids(drafted) == ids(plain)
         assert column(drafted, "finish_reason")[-1] == column(plain, "finish_reason")[-1]
@@ -365,9 +393,11 @@ def test_medusa_heads_change_no_answer(name: str, played: dict[str, Any]) -> Non
         pytest.param("named as vLLM does", [1, 5, 5, 5, 4], [0, 4, 4, 4, 3], id="right ones, under vLLM's names"),
         pytest.param("half", [1, 2, 5, 5, 2, 5], [0, 4, 4, 4, 4, 4], id="after every third token only the first is right"),
         pytest.param("pruned", [1, 1, *[2] * 9], [0, *[4] * 8, 3, 1], id="only even tokens can be drafted"),
+        pytest.param("dflash chain", [1, *[2] * 9, 1], [0, *[4] * 9, 0], id="DFlash: only the first is right"),
+        pytest.param("mtp chain", [1, *[2, 1] * 6, 1], [0, *[1] * 13], id="MTP: not after every third token"),
     ],
 )
-def test_medusa_heads_draft_what_follows_the_last_verified_token(
+def test_what_follows_the_last_verified_token_is_drafted(
     name: str, steps: list[int], drafted: list[int], played: dict[str, Any]
 ) -> None:
     answer = played[name]["answers"][0]
@@ -383,22 +413,31 @@ def test_the_end_token_in_a_medusa_draft_leaves_no_bonus_token(played: dict[str,
 
 
 @pytest.mark.parametrize("name", list(MISFITS))
-def test_heads_that_do_not_fit_are_refused_at_load(name: str, played: dict[str, Any]) -> None:
+def test_a_draft_that_does_not_fit_is_refused_at_load(name: str, played: dict[str, Any]) -> None:
     refused = played[f"misfit {name}"]["refused"]
-    assert re.search(MISFITS[name], refused)
+    assert re.search(MISFITS[name][2], refused)
     assert "\n" not in refused
 
 
 def test_the_facts_tell_of_the_heads(played: dict[str, Any]) -> None:
-    facts = {name: played[name]["facts"] for name in (*HEADS, "random heads")}
-    told = {name: fact["effective_config"] for name, fact in facts.items()}
-    assert {name: (it["medusa_heads"], it["medusa_layers"], it["draft_vocab_size"]) for name, it in told.items()} == {
-        **dict.fromkeys(HEADS, (4, 2, 64)),
+    names = ("medusa_heads", "medusa_layers", "draft_vocab_size")
+    told = {name: played[name]["facts"]["effective_config"] for name in ("heads", "pruned", "random heads")}
+    assert {name: tuple(it[key] for key in names) for name, it in told.items()} == {
+        "heads": (4, 2, 64),
         "pruned": (4, 2, 32),
         "random heads": (3, 1, 64),
     }
     blocks, last = 2 * (64 * 64 + 64), 64 * 64
-    assert facts["heads"]["draft_weights_bytes"] == 4 * 4 * (blocks + last)
+    assert played["heads"]["facts"]["draft_weights_bytes"] == 4 * 4 * (blocks + last)
+
+
+def test_the_facts_tell_of_layers_that_draft(played: dict[str, Any]) -> None:
+    mtp, dflash = (played[name]["facts"] for name in ("mtp chain", "dflash chain"))
+    assert {"draft_layers": 1, "draft_vocab_size": 64}.items() <= mtp["effective_config"].items()
+    assert {"block_size": 5, "target_layer_ids": [1], "draft_layers": 1}.items() <= dflash["effective_config"].items()
+    projection, attention, mlp, norms = 2 * 64 * 64, 4 * 16 * 64, 3 * 8 * 64, 5 * 64 + 2 * 8
+    assert mtp["draft_weights_bytes"] == 4 * (projection + attention + mlp + norms)  # what it shares is the target's
+    assert dflash["draft_weights_bytes"] > 0
 
 
 COPY = "Repeat this list three times: apple, pear, plum, cherry, grape, melon, lemon, peach, fig, mango."

@@ -1,26 +1,37 @@
 """A script for the engine's environment: `python tiny_drafts.py FOLDER` saves small targets and what drafts for them.
 
-`FOLDER/target` must be there (see tiny_model.py). `chain` answers token t with t + 1 (mod 64), whatever came before; its
-last hidden state of t is a row of an orthogonal matrix, so that heads with any answer can be solved for.
+`chain` (a Llama) and `mtp chain` (a Mellum with an MTP layer) answer token t with t + 1 (mod 64), whatever came before; the
+last hidden state of t is a row of an orthogonal matrix, so that drafts with any answer can be solved for. Heads are for
+`chain`, but where they are random or misfits: those are for the target of tiny_model.py. `mtp` is a random Mellum.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MellumConfig,
+    MellumForCausalLM,
+    MuseGlimmerAssistantConfig,
+    MuseGlimmerAssistantModel,
+)
+from transformers.modeling_layers import MtpModel
 
-SIZE, END, N_HEADS, N_BLOCKS = 64, 40, 4, 2
+SIZE, END, MASK, N_HEADS, N_BLOCKS = 64, 40, 60, 4, 2
 Tensors = dict[str, torch.Tensor]
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.manual_seed(3)
-    hidden = save_chain(folder / "chain")
+    hidden = save_chain(folder / "chain", LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **CHAIN)))
     right, half = (solved(hidden, says) for says in (lambda t, i: t + 2 + i, lambda t, i: t + 2 + i + (t % 3 == 0) * i))
     save_heads(folder / "heads", right, "medusa_lm_head.pt")
     save_heads(folder / "half", half, "medusa_lm_head.safetensors")
@@ -33,24 +44,99 @@ def main() -> None:
     save_heads(folder / "torn", {k: v for k, v in random_heads(32).items() if k != "1.0.linear.bias"}, "medusa_lm_head.pt")
     save_heads(folder / "pickled", {"0.0.weight": Path("/")}, "medusa_lm_head.pt")
     save_heads(folder / "empty", {}, "other.pt")
+    save_dflash_chain(folder / "dflash chain", hidden / hidden.norm(dim=1, keepdim=True))
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    save_dflash(folder / "dflash", target_layer_ids=[0, 3], initializer_range=0.4, **size)
+    save_dflash(folder / "deep", target_layer_ids=[0, 4], **size)
+    save_mtp_chain(folder / "mtp chain")
+    save_mtp(folder / "mtp", MellumForCausalLM(mellum(initializer_range=0.4)))
+    MellumForCausalLM(mellum()).save_pretrained(folder / "mtp without its layer")
 
 
-def save_chain(folder: Path) -> torch.Tensor:
-    """The model; returns its last hidden state of each token."""
-    config = LlamaConfig(
-        vocab_size=SIZE,
-        hidden_size=SIZE,
-        intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32768,
+def save_dflash(folder: Path, **config: Any) -> MuseGlimmerAssistantModel:
+    """A random draft of DFlash."""
+    lengths = {"block_size": 5, "sliding_window": 16, "max_position_embeddings": 32768, "num_hidden_layers": 1}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    model = MuseGlimmerAssistantModel(
+        MuseGlimmerAssistantConfig(mask_token_id=MASK, rope_parameters=rope, pad_token_id=0, **lengths, **config)
     )
-    model = LlamaForCausalLM(config).eval()
-    rows = torch.linalg.qr(torch.randn(SIZE, SIZE)).Q
+    model.save_pretrained(folder)
+    return model
+
+
+def save_dflash_chain(folder: Path, rows: torch.Tensor) -> None:
+    """Says at every place of its block what follows the block's first token: the first one drafted is right, only that."""
+    size = {"hidden_size": SIZE, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    model = save_dflash(folder, target_layer_ids=[1], **size)
+    layer = model.layers[0]
     with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
+        model.encoder.fc.weight.zero_()
+        layer.self_attn.q_proj.weight.zero_()  # every place attends evenly to all
+        layer.self_attn.v_proj.weight.copy_(torch.eye(SIZE))
+        layer.self_attn.o_proj.weight.copy_(1e4 * (torch.eye(SIZE) - torch.outer(rows[MASK], rows[MASK])))
+        layer.mlp.down_proj.weight.zero_()
+    model.save_pretrained(folder)
+
+
+CHAIN: dict[str, Any] = {
+    "vocab_size": SIZE,
+    "hidden_size": SIZE,
+    "intermediate_size": 8,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+}
+
+
+def mellum(**changes: Any) -> MellumConfig:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    attention = {"layer_types": ["full_attention", "sliding_attention"], "head_dim": 8, "sliding_window": 16}
+    layers = {"num_hidden_layers": 2, "mlp_layer_types": ["dense", "sparse"], **attention}
+    return MellumConfig(**CHAIN, **experts, **layers, num_mtp_layers=1, mtp_mlp_layer_types=["dense"], **changes)
+
+
+def save_mtp_chain(folder: Path) -> None:
+    """Its MTP layer reads only the token, and after every third one it is wrong."""
+    config = mellum()
+    config.mlp_layer_types = ["dense", "dense"]
+    model = MellumForCausalLM(config)
+    save_chain(folder, model)
+    rows = model.model.embed_tokens.weight
+    says = rows[[(token + 5 * (token % 3 == 0)) % SIZE for token in range(SIZE)]]
+    layer = MtpModel(model, 1).layers[0]
+    silence(layer.mtp_block)
+    with torch.no_grad():
+        layer.eh_proj.weight.copy_(torch.cat([says.T @ rows, torch.zeros(SIZE, SIZE)], dim=1))
+    add_mtp(folder, layer)
+
+
+def save_mtp(folder: Path, model: Any) -> None:
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    model.save_pretrained(folder)
+    add_mtp(folder, MtpModel(model, 1).layers[0])
+
+
+def add_mtp(folder: Path, layer: nn.Module) -> None:
+    """Put the layer into the target's checkpoint, as published ones have it."""
+    file = folder / "model.safetensors"
+    layers = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.state_dict().items()}
+    save_file({**load_file(file), **layers}, file, metadata={"format": "pt"})
+
+
+def silence(layer: Any) -> None:
+    """What comes in goes out."""
+    with torch.no_grad():
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+
+
+def save_chain(folder: Path, model: Any) -> torch.Tensor:
+    """The model, made a chain; returns its last hidden state of each token."""
+    model.eval()
+    rows = torch.linalg.qr(torch.randn(SIZE, SIZE)).Q
+    for layer in model.model.layers:
+        silence(layer)
+    with torch.no_grad():
         model.model.embed_tokens.weight.copy_(rows)
         model.lm_head.weight.copy_(rows.roll(1, 0))
         model.generation_config = GenerationConfig(eos_token_id=END, pad_token_id=0)

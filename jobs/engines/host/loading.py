@@ -33,23 +33,19 @@ def load_drafter(config: dict[str, Any], model: Any) -> Any:
 
 
 def load_mtp_layers(model: Any, k: int) -> Any:
-    """The first `k` MTP layers of the target's own checkpoint.
+    """The MTP layers of the target's own checkpoint.
 
     transformers drafts one token a layer, and would read the layers from disk anew for every request: it gets these.
     """
     from transformers.modeling_layers import MtpModel  # not in older versions
 
-    text = model.config.get_text_config()
-    n_layers = getattr(text, "num_mtp_layers", None) or 0
-    if n_layers < k:
+    n_layers = getattr(model.config.get_text_config(), "num_mtp_layers", None) or 0
+    if n_layers != k:
+        instead = f"Use k={n_layers}." if n_layers else "Use another method."
         raise ValueError(
-            f"`draft.k` must be at most the target's MTP layers, each of which drafts one token: got {k}, "
-            f"{type(model).__name__} has {n_layers} here. Use fewer, or another method."
+            f"`draft.k` must be the number of the target's MTP layers, each of which drafts one token: got {k}, and "
+            f"{n_layers} in {type(model).__name__} as transformers reads it. {instead}"
         )
-    text.num_mtp_layers = k
-    for name in ("mtp_layer_types", "mtp_mlp_layer_types"):
-        if getattr(text, name, None) is not None:
-            setattr(text, name, getattr(text, name)[:k])
     try:
         layers = MtpModel.from_pretrained(model, device_map={"": model.device}).eval()
     except (RuntimeError, TypeError, ValueError) as failure:
