@@ -1,4 +1,4 @@
-"""Owns one cell on a running engine: reset, warm up, drive, read counters. Does not own the engine's life."""
+"""Owns one cell on a running engine: reset, warm up, drive, read counters, score. Does not own the engine's life."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, Engi
 from jobs.load.base import ROWS_A_BATCH, Measured, Progress, Traffic
 from jobs.load.drive import drive
 from jobs.load.driving import Driving
+from jobs.scored import ask_scored, is_scored
 from jobs.spec import CellOrder, SessionSpec, Workload
 from jobs.tally import Tally
 from jobs.telemetry import Telemetry
@@ -23,7 +24,7 @@ from jobs.workloads import load_prompts
 from jobs.workloads.base import Conversation
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
 from jobs.workloads.warmup import warmup_conversations
-from storage.rows import FAILED, OK, CellBatch, CellResult, CellRow
+from storage.rows import FAILED, OK, CellBatch, CellResult, CellRow, ScoredRow
 
 HEALTH_LIMIT_S = 30.0  # an engine in the middle of a long step answers late, and is not hung
 SAMPLES = 5_000  # of telemetry that make a batch of their own, when no requests come that could take them along
@@ -99,15 +100,24 @@ def drive_cell(
     else:
         row = failed(row, fault)
     samples = telemetry.take(cell.id, order.attempt, measured.t_zero_ns)
-    return CellResult(row, measured.requests, samples, tally.n_batches), fault
+    scored: Sequence[ScoredRow] = ()
+    if row.status == OK and is_scored(cell):
+        running.control.show(SessionProgress("scoring", cell.id, cell.label))
+        scored, error = ask_scored(_traffic(running, order, prepared))
+        row, fault = replace(row, scored_error=error), engine_fault(running)
+    return CellResult(row, measured.requests, samples, tally.n_batches, scored), fault
 
 
 def engine_fault(running: Running) -> EngineFailed | None:
-    """What is wrong with the engine now; None when it lives and answers."""
+    """What is wrong with the engine now; None when it lives and answers, and is ours."""
     if not running.process.is_alive():
         return EngineDied("The engine died while a cell was measured.", log_tail=running.process.log_tail())
     if not is_healthy(running.endpoint, running.health_path, timeout_s=HEALTH_LIMIT_S):
         return EngineHung("The engine's process lives and does not answer.", log_tail=running.process.log_tail())
+    try:
+        running.engine.check_identity(running.endpoint)
+    except EngineFailed as stranger:
+        return stranger
     return None
 
 

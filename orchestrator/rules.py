@@ -15,6 +15,7 @@ from jobs.errors import BadInput
 from jobs.load import arrivals
 from jobs.spec import DEVICES, DRAFT_FIELDS, ENTROPIES, NEEDS_MODEL, SCHEDULES, Cell, Draft
 from jobs.workloads import WORKLOADS, load_prompts
+from jobs.workloads.schema import schema_text
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def problem_of(cell: Cell) -> Problem | None:
         engine = engine_named(cell.deployment.engine.name)
         engine.check(cell.deployment)
         engine.check_cell(cell)
+        schema_text(cell.workload)
         arrivals.check_recorded(cell.load, [prompt.arrival_s for prompt in load_prompts(cell.workload)])
     except BadInput as refusal:
         return Problem(str(refusal), type(refusal))

@@ -471,7 +471,7 @@ WITH macro_mean AS (
             CASE WHEN identity = 'differs' AND 'float32' IN (dtype, effective_dtype) THEN 'outputs_differ' END,  -- others round by shape
             CASE WHEN distribution = 'differs' AND method <> 'none' THEN 'distribution_differs' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
-            CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND declared_engine_version NOT IN (engine_version, split_part(engine_version, '+', 1))
+            CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND NOT starts_with(ltrim(engine_version, 'b'), ltrim(declared_engine_version, 'b'))  -- 0.32.0+cpu, b7000-abc
                  THEN 'engine_version_differs' END
         ], lambda reason: reason IS NOT NULL) AS reasons
     FROM joined, thresholds

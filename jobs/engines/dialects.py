@@ -28,6 +28,7 @@ class HostDialect:
             "seed": ask.seed,
             "ignore_eos": ask.ignore_eos,
             "category": ask.category,
+            "wants_logprobs": ask.wants_logprobs,
         }
         return post(endpoint, "/generate", orjson.dumps(body))
 
@@ -48,6 +49,7 @@ class HostDialect:
             step_accepted=[step.accepted for step in rounds],
             first_step_is_prefill=bool(rounds) and rounds[0].prefill,
             last_step_is_cut=bool(rounds) and rounds[-1].cut,
+            logprobs=tuple(logprob for step in steps for logprob in step.logprobs),
             finish_reason=steps[-1].finish_reason if steps and not error else "",
             error=error,
         )
@@ -63,9 +65,10 @@ class HostStep:
     prefill: bool
     cut: bool
     finish_reason: str
+    logprobs: Sequence[float] = ()  # only where they were asked for
 
 
-STEP_FIELDS = {item.name for item in fields(HostStep)}
+STEP_FIELDS = {item.name for item in fields(HostStep)} - {"logprobs"}
 
 
 class _Broken(ValueError):
@@ -95,7 +98,7 @@ def _read_step(event: bytes, index: int) -> HostStep:
         raise _Broken(f"event {index} must be JSON: got {_short(event)}.") from None
     if isinstance(told, dict) and "error" in told:
         raise _Broken(f"the engine gave up: {' '.join(str(told['error']).split())}")
-    if not isinstance(told, dict) or set(told) != STEP_FIELDS or not _is_step(told):
+    if not isinstance(told, dict) or set(told) - {"logprobs"} != STEP_FIELDS or not _is_step(told):
         raise _Broken(f"event {index} must be a step: got {_short(event)}.")
     return HostStep(**told)
 
@@ -109,6 +112,7 @@ def _is_step(told: dict[str, Any]) -> bool:
         and 0 <= accepted <= min(drafted, len(ids))
         and type(told["prefill"]) is type(told["cut"]) is bool
         and told["finish_reason"] in ("", "stop", "length")
+        and len(told.get("logprobs", ids)) == len(ids)
     )
 
 

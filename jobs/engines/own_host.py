@@ -49,6 +49,9 @@ class OwnHost:
         told = control.get_json(endpoint, "/facts")
         check_name(told, endpoint)
         check_speculation(told, deployment)
+        asked, found = deployment.engine.version, told.get("version")
+        if asked not in ("", found):
+            raise WrongEngine(f"{self.name} must have the version of `engine.version`, {asked}: it says {found}.")
         known = {item.name for item in fields(EngineFacts)}
         return EngineFacts(**{key: value for key, value in told.items() if key in known})
 

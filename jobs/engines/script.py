@@ -26,6 +26,7 @@ class Script:
         default_factory=lambda: [0.8, 0.7, 0.6]
     )  # conditional, by position; the last one repeats
     acceptance_by_category: dict[str, float] = field(default_factory=dict)  # category → factor on `acceptance`
+    logprob_shift: float = 0.0  # its made-up log-probabilities are lower by this
     answer_tokens: float = 128.0  # mean length of an answer that ends by itself
     vocab: int = 32_000
     weights_bytes: int = 270_000_000

@@ -37,6 +37,7 @@ class Traffic:
     on_start: Callable[[int], None] = field(
         default=lambda t_zero_ns: None
     )  # told when the clock starts (`Measured.t_zero_ns`)
+    on_logprobs: Callable[[RequestRow, Sequence[float]], None] | None = None  # asked for where somebody takes them
     is_abandoned: Callable[[], bool] = field(default=lambda: False)  # asked often; True = nobody wants the cell any more
     client_cpus: tuple[int, ...] = ()  # where the load client runs; () = `jobs.load.process` chooses
 

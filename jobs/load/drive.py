@@ -19,6 +19,7 @@ from jobs.load.lateness import LateSends
 from jobs.load.process import ClientProcess, cpus_of_clients
 from jobs.load.turns import Answered, Asked, answered, hash_of
 from jobs.load.wire import Confession, Message, Plan, Reply
+from jobs.workloads.schema import schema_text
 from storage.rows import RequestRow
 
 STREAMS_A_CLIENT = 2_048
@@ -64,6 +65,7 @@ class CellDrive:
     def __init__(self, traffic: Traffic, clients: list[ClientProcess]) -> None:
         self.traffic, self.clients = traffic, clients
         self.cell_id = traffic.cell.id
+        self.json_schema = schema_text(traffic.cell.workload)
         self.answers: dict[int, list[list[int]]] = {}  # of conversations under way
         self.asked: dict[tuple[int, int], Asked] = {}  # by conversation and turn
         self.rows: list[RequestRow] = []
@@ -131,6 +133,8 @@ class CellDrive:
             ignore_eos=cell.workload.ignore_eos,
             seed=cell.sampling.seed + SEEDS_A_REPEAT * cell.repeat + index,
             category=conversation.prompt.category,
+            json_schema=self.json_schema,
+            wants_logprobs=self.traffic.on_logprobs is not None,
         )
         request = self.traffic.dialect.request(ask, self.traffic.endpoint)
         return ("send", index, turn, turn + 1 < conversation.n_turns, t_due, request)
@@ -183,6 +187,8 @@ class CellDrive:
         self.lag_ns_max = max(self.lag_ns_max, turn.lag_ns)
         self.n_reads += len(reply.sizes) // 8
         self.n_tokens += sum(turn.row.chunk_tokens)
+        if self.traffic.on_logprobs:
+            self.traffic.on_logprobs(turn.row, turn.logprobs)
         self.rows.append(turn.row)
         self.n_numbers += numbers_in(turn.row)
         if self.traffic.on_requests and self.is_batch_full:

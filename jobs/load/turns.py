@@ -32,6 +32,7 @@ class Answered:
     ended_ns: int  # from the cell's start; 0 = nothing came
     merged_reads: int
     lag_ns: int
+    logprobs: Sequence[float] = ()
 
 
 def answered(traffic: Traffic, reply: Reply, asked: Asked, t_zero: int) -> Answered:
@@ -64,7 +65,8 @@ def answered(traffic: Traffic, reply: Reply, asked: Asked, t_zero: int) -> Answe
         finish_reason=answer.finish_reason,
         error=stream.error or answer.error,
     )
-    return Answered(row, stream.ended_ns - t_zero if stream.ended_ns else 0, merged_reads(stream, answer), stream.lag_ns)
+    ended_ns = stream.ended_ns - t_zero if stream.ended_ns else 0
+    return Answered(row, ended_ns, merged_reads(stream, answer), stream.lag_ns, answer.logprobs)
 
 
 def merged_reads(stream: Stream, answer: Answer) -> int:

@@ -22,6 +22,7 @@ class Generate:
     seed: int = 0
     ignore_eos: bool = False
     category: str = ""
+    wants_logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Step:
     """One draft-and-verify round: the tokens that it delivered, and how many were drafted and accepted.
 
     Without speculation each token is a step with nothing drafted. `is_prefill`: the round only ended the prefill, so that
-    nothing could be drafted. `is_cut`: a stop cut it short. `finish_reason` is "" until the last step.
+    nothing could be drafted. `is_cut`: a stop cut it short. `finish_reason` is "" until the last step. `logprobs`: the
+    target's own, one a token, where the request wants them.
     """
 
     token_ids: Sequence[int]
@@ -38,6 +40,7 @@ class Step:
     is_prefill: bool = False
     is_cut: bool = False
     finish_reason: str = ""
+    logprobs: Sequence[float] = ()
 
 
 class Backend(Protocol):

@@ -101,6 +101,7 @@ class SimulatedBackend:
                     is_prefill=index == 0,
                     is_cut=played.is_cut,
                     finish_reason="" if left else finish_reason,
+                    logprobs=make_logprobs(self.script, request, index, len(played.token_ids)),
                 ),
             )
 
@@ -142,6 +143,12 @@ def make_rounds(script: Script, request: Generate, answer: Sequence[int], k: int
         token_ids = answer[at : at + accepted + 1]
         yield Round(token_ids, drafted=k, accepted=len(token_ids) - 1, is_cut=len(token_ids) <= accepted)
         at += len(token_ids)
+
+
+def make_logprobs(script: Script, request: Generate, step: int, count: int) -> list[float]:
+    """Made up: exponential around -1 - `logprob_shift`. None where nobody asked."""
+    draws = random.Random(_seed(request, with_seed=True) + f"logprobs{step}".encode())
+    return [-draws.expovariate(1) - script.logprob_shift for _ in range(count * request.wants_logprobs)]
 
 
 def acceptance(script: Script, category: str, k: int) -> list[float]:

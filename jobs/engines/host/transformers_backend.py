@@ -32,6 +32,7 @@ from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCrit
 from jobs.engines.host.backend import Generate, Step
 from jobs.engines.host.drafting import AFTER_PREFILL, Drafting, is_cut
 from jobs.engines.host.loading import described, load_drafter, load_model, weights_bytes
+from jobs.engines.host.logprobs import with_logprobs
 
 Emit = Callable[[Step], None]
 
@@ -68,7 +69,7 @@ class TransformersBackend:
 
     def __post_init__(self) -> None:
         parts = [part for part in (self.model, self.drafting.assistant) if part is not None]
-        own = [getattr(part.config, "max_position_embeddings", None) for part in parts]
+        own = [getattr(part.config.get_text_config(), "max_position_embeddings", None) for part in parts]
         self.max_length = min((limit for limit in (self.max_length, *own) if limit), default=0)
         self.eos_ids = as_ids(self.model.generation_config.eos_token_id)
         for part in parts:
@@ -102,7 +103,7 @@ class TransformersBackend:
             "batch": self.batch,
             "max_length": self.max_length,
             "attn_implementation": self.model.config._attn_implementation,
-            "layers": self.model.config.num_hidden_layers,
+            "layers": self.model.config.get_text_config().num_hidden_layers,
             "architecture": type(self.model).__name__,
             "eos_token_ids": self.eos_ids,
         }
@@ -130,6 +131,13 @@ class TransformersBackend:
             await asyncio.wait({job})
 
     def _run(self, request: Generate, emit: Emit, gone: threading.Event) -> None:
+        steps: list[Step] = []
+        self._generate(request, steps.append if request.wants_logprobs else emit, gone)
+        if request.wants_logprobs and steps:  # untimed: they may all come at the end
+            for step in with_logprobs(self.model, request.prompt_ids, steps):
+                emit(step)
+
+    def _generate(self, request: Generate, emit: Emit, gone: threading.Event) -> None:
         request = fitted(request, self.max_length)
         eos_ids = [] if request.ignore_eos else self.eos_ids
         torch.manual_seed(request.seed)

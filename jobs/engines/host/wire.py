@@ -42,6 +42,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("a whole number", _whole),
     "ignore_eos": ("true or false", lambda v: isinstance(v, bool)),
     "category": ("text", lambda v: isinstance(v, str)),
+    "wants_logprobs": ("true or false", lambda v: isinstance(v, bool)),
 }
 """field of `Generate` → what it must be, in words and as a test."""
 
@@ -83,6 +84,7 @@ def step_event(step: Step) -> bytes:
         "prefill": step.is_prefill,
         "cut": step.is_cut,
         "finish_reason": step.finish_reason,
+        **({"logprobs": list(step.logprobs)} if step.logprobs else {}),
     }
     return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
 
