@@ -74,6 +74,18 @@ def locate(path: str, revision: str = "", key: str = "model.path") -> Path | Non
     )
 
 
+def found_here(path: str, revision: str = "") -> Path | None:
+    """The model's folder where it is on this machine already, converted or downloaded; None where it is not yet."""
+    try:
+        found = locate(path, revision)
+        if found is None:
+            return Path(snapshot_download(path, revision=revision or None, allow_patterns=HUB_FILES, local_files_only=True))
+    except (BadInput, *HUB_FAILURES):
+        return None
+    folder = found if found.is_dir() else converted_folder(found)
+    return folder if folder.is_dir() else None
+
+
 def checked(folder: Path) -> Path:
     """The folder, if it is a model's."""
     if not (folder / "config.json").is_file():
@@ -140,9 +152,14 @@ def cache_folder() -> Path:
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "specsweep"
 
 
+def converted_folder(gguf: Path) -> Path:
+    """Where the conversion of this file is kept, once it is done."""
+    return cache_folder() / "models" / f"{gguf.stem}-{sha256_of(gguf)[:16]}-v{CONVERTER_VERSION}"
+
+
 def converted(gguf: Path) -> Path:
     """The folder with this GGUF file's model as safetensors. Two processes at once: one converts, the other waits."""
-    folder = cache_folder() / "models" / f"{gguf.stem}-{sha256_of(gguf)[:16]}-v{CONVERTER_VERSION}"
+    folder = converted_folder(gguf)
     if folder.is_dir():
         return folder
     try:

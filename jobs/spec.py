@@ -1,4 +1,4 @@
-"""Owns the vocabulary: what a cell is, what a deployment is, and what identifies them.
+"""Owns the vocabulary: what a cell is, and what a deployment is.
 
 Does not own defaults of a site (conf/), the expansion of a grid, or how anything runs. The config dataclasses are plain,
 not frozen: Hydra cannot compose frozen ones. Treat them as values all the same.
@@ -6,15 +6,12 @@ not frozen: Hydra cannot compose frozen ones. Treat them as values all the same.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-NOT_IN_ID = {"in_id": False}
-"""Metadata of a field that changes where or how patiently something runs, not what is measured."""
+from jobs.identity import NOT_IN_ID, default_of, digest
 
 DEVICES = ("auto", "cpu", "cuda")
 SCHEDULES = ("constant", "batch_size", "acceptance", "heuristic", "heuristic_transient")
@@ -146,6 +143,7 @@ class Workload:
     output_limit: int = 256  # most output tokens a turn
     ignore_eos: bool = False
     json_schema: str = ""  # a file with the JSON schema that every answer must keep; "" = free text
+    template_args: dict[str, Any] = field(default_factory=dict)  # of the chat template, as {enable_thinking: false}
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -275,33 +273,3 @@ def tokens_of(length: Any) -> Any:
     """A length in tokens: 1000 for "1k" (as SPEED-Bench has it, not 1024); what says none comes back as it is."""
     found = re.fullmatch(r"(\d+)(k?)", length.strip().lower()) if isinstance(length, str) else None
     return int(found[1]) * (1000 if found[2] else 1) if found else length
-
-
-def digest(value: object) -> str:
-    """16 hex digits of the SHA-256 of the canonical JSON of the non-default fields of a dataclass."""
-    text = json.dumps(identity(value), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def identity(value: object) -> Any:
-    """The non-default, identifying fields as plain JSON values; what new defaults may be added to without changing ids."""
-    if is_dataclass(value) and not isinstance(value, type):
-        kept = {f.name: identity(getattr(value, f.name)) for f in fields(value) if _identifies(value, f)}
-        return {name: item for name, item in kept.items() if item != {}}
-    if isinstance(value, dict):
-        return {str(key): identity(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [identity(item) for item in value]
-    return value
-
-
-def default_of(item: Any) -> Any:
-    """The default of a dataclass field, made anew when it has a factory."""
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return item.default
-
-
-def _identifies(value: object, item: Any) -> bool:
-    is_in_id: bool = item.metadata.get("in_id", True)
-    return is_in_id and bool(getattr(value, item.name) != default_of(item))

@@ -21,6 +21,7 @@ from jobs.provenance import git_state
 from jobs.session import Event, SessionLog
 from jobs.spec import Cell, SessionSpec, Workload
 from jobs.workloads import load_prompts
+from jobs.workloads.foresee import refuse_unfit_prompts
 from orchestrator.conclude import conclude
 from orchestrator.config import Sweep
 from orchestrator.describe import counted, describe
@@ -39,6 +40,7 @@ def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     """Bring the run to what the sweep asks for, or say what that would take; the exit code."""
     cells = expand(sweep.points, sweep.grid)
     folder = Path(sweep.run.dir) / sweep.run.name
+    refuse_unfit_prompts(cells)
     if sweep.mode is Mode.plan:
         return _tell_plan(sweep, cells, history_of(folder), console)
     invocation_id = secrets.token_hex(4)

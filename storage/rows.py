@@ -5,7 +5,8 @@ from the cell's start; one UTC stamp per row says when that was.
 
 History of the schema
     1   first version
-    2   `ScoredRow`, `CellRow.scored_error`; no `CellRow.acceptance_source`, which the views tell
+    2   `ScoredRow`, `CellRow.scored_error`; no `CellRow.acceptance_source`, which the views tell;
+        `RequestRow.n_thinking_tokens` and `output_valid`
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class RequestRow:
     last_step_is_cut: bool = False  # a stop (EOS or limit) cut the last step short
     output_ids: Sequence[int] = ()
     output_hash: str = ""
+    n_thinking_tokens: int | None = None  # of the output, up to the mark that ends the thoughts; None = the model marks none
+    output_valid: bool | None = None  # as JSON, SQL, ... that the prompt asked for; None = it asked for nothing of the kind
     engine_al: float | None = None  # the engine's own mean acceptance length of this request
     finish_reason: str = ""  # "stop" | "length" | "" (failed)
     error: str = ""  # "" = answered whole

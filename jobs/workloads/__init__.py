@@ -15,10 +15,12 @@ from jobs.workloads.base import Prompt
 from jobs.workloads.select import of_categories, stratified
 
 WORKLOADS = {
+    "creative": "jobs.workloads.shipped:read_creative",
     "jsonl": "jobs.workloads.jsonl:read_prompts",
     "mini": "jobs.workloads.mini:read_prompts",
     "mt_bench": "jobs.workloads.questions:read_mt_bench",
     "random_tokens": "jobs.workloads.random_tokens:read_prompts",
+    "structured": "jobs.workloads.shipped:read_structured",
     "sharegpt": "jobs.workloads.sharegpt:read_prompts",
     "spec_bench": "jobs.workloads.questions:read_spec_bench",
     "speed_bench_agentic": "jobs.workloads.speed_bench:read_agentic",

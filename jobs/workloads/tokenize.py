@@ -40,10 +40,10 @@ class ChatTokenizer:
         self.model_dir = model_dir
         self.template_args = dict(template_args or {})
         self._tokenizer = _load(model_dir)
-        config = _model_config(model_dir)
+        config = model_config(model_dir)
         self.vocabulary_size = int(config.get("vocab_size") or len(self._tokenizer))
         """Ids must be smaller. The model's own size, where its folder tells it: that of its embedding."""
-        self.max_length = int(config.get("max_position_embeddings") or 0)
+        self.max_length = longest_of(model_dir)
         """Prompt and output tokens that the model was made for; 0 = its folder does not tell."""
 
     def with_args(self, template_args: Mapping[str, Any]) -> ChatTokenizer:
@@ -247,7 +247,12 @@ def _quiet_transformers() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _model_config(model_dir: Path) -> dict[str, Any]:
+def longest_of(model_dir: Path) -> int:
+    """Prompt and output tokens that the model was made for; 0 = its folder does not tell."""
+    return int(model_config(model_dir).get("max_position_embeddings") or 0)
+
+
+def model_config(model_dir: Path) -> dict[str, Any]:
     """The text model's part of config.json; {} where the folder has none."""
     path = model_dir / "config.json"
     try:

@@ -1,0 +1,79 @@
+"""Prompts that cannot fit are refused before anything starts, with the numbers, and without a tokenizer where possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs import models
+from jobs.errors import BadInput
+from jobs.models import found_here
+from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload
+from jobs.workloads import foresee
+from jobs.workloads.foresee import refuse_unfit_prompts
+
+BYTES = "jobs/workloads/data/bytes"
+MINI = Workload(limit=11, output_limit=32)
+REAL = Workload(name="synthetic", isl=600, limit=3, output_limit=100)
+
+
+def cell(workload: Workload, max_length: int = 0, path: str = BYTES) -> Cell:
+    return Cell(Deployment(Model(path=path), Engine(max_length=max_length), Draft()), workload, Sampling(), Load())
+
+
+@pytest.mark.parametrize(
+    ("workload", "max_length", "text"),
+    [
+        pytest.param(
+            MINI, 500, r"must fit into 500 tokens.*has \d+ tokens and .* for answers, \d+ in all. \d+ of 11", id="texts"
+        ),
+        pytest.param(REAL, 699, r"must fit into 699 tokens .*got 600 and 100, 700 in all", id="an asked length"),
+        pytest.param(replace(REAL, isl="70k"), 0, r"must fit into 65536 tokens.*got 70000", id="the model's own limit"),
+        pytest.param(
+            replace(REAL, isl=90), 0, r"leave room for a text: got 90, and the order alone", id="a length without room"
+        ),
+        pytest.param(
+            replace(MINI, template_args={"enable_thinking": False}),
+            0,
+            "that the model's chat template reads: got enable_thinking",
+            id="unread",
+        ),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_numbers(workload: Workload, max_length: int, text: str) -> None:
+    with pytest.raises(BadInput, match=text):
+        refuse_unfit_prompts([cell(MINI), cell(workload, max_length)])
+
+
+@pytest.mark.parametrize(
+    ("workload", "max_length"),
+    [
+        pytest.param(MINI, 0, id="texts far below the model's own limit"),
+        pytest.param(replace(MINI, categories=["qa"]), 1000, id="the category that fits"),
+        pytest.param(REAL, 700, id="an asked length that fits exactly"),
+    ],
+)
+def test_what_fits_is_let_through(workload: Workload, max_length: int) -> None:
+    refuse_unfit_prompts([cell(workload, max_length)])
+
+
+def test_texts_far_below_the_limit_need_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds to load, in every run of the command."""
+    monkeypatch.setattr(foresee, "_tokenizer", None)
+    refuse_unfit_prompts([cell(MINI)])
+    with pytest.raises(TypeError, match="not callable"):
+        refuse_unfit_prompts([cell(MINI, 500)])
+
+
+def test_a_model_that_is_not_here_yet_is_left_to_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF")
+    assert found_here(str(gguf)) is None
+    assert found_here("some-org/a-model-that-nobody-has") is None
+    assert found_here(str(tmp_path / "nowhere")) is None
+    refuse_unfit_prompts([cell(MINI, 10, str(gguf))])
+    models.converted_folder(gguf).mkdir(parents=True)
+    assert found_here(str(gguf)) == models.converted_folder(gguf)

@@ -1,0 +1,99 @@
+"""What a valid answer is: JSON by its schema, SQL over known tables, a tool call; and the prompts that ask for them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from jobs.spec import Workload
+from jobs.workloads import load_prompts
+from jobs.workloads.validity import KINDS, expects_schema, is_valid
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+PERSON = expects_schema(json.dumps(SCHEMA))
+QUERY = json.dumps({"kind": "sql", "tables": "CREATE TABLE t (a INTEGER, b TEXT); CREATE TABLE u (a INTEGER);"})
+CALL = json.dumps({"kind": "tool_call", "tools": [{"name": "greet", "description": "", "parameters": SCHEMA}]})
+STRUCTURED = load_prompts(Workload(name="structured"))
+CREATIVE = load_prompts(Workload(name="creative"))
+
+
+@pytest.mark.parametrize(
+    ("expects", "answer", "valid"),
+    [
+        pytest.param(PERSON, '{"name": "Ada", "age": 36}', True, id="an object of the schema"),
+        pytest.param(PERSON, '\n```json\n{"name": "Ada"}\n```\nHere it is.', True, id="in the only fenced block"),
+        pytest.param(PERSON, '```\n{"name": "A"}\n```\n```\n{}\n```', False, id="in one of two fenced blocks"),
+        pytest.param(PERSON, 'Sure! {"name": "Ada"}', False, id="words before it"),
+        pytest.param(PERSON, '{"name": "Ada", "age": -1}', False, id="a value that the schema forbids"),
+        pytest.param(PERSON, '{"age": 36}', False, id="a field missing"),
+        pytest.param(PERSON, '{"name": "Ada", "age": 3', False, id="cut"),
+        pytest.param(PERSON, '{"name": NaN}', False, id="what only Python calls JSON"),
+        pytest.param(PERSON, "[" * 100_000, False, id="nested beyond any parser"),
+        pytest.param(PERSON, "", False, id="nothing"),
+        pytest.param(QUERY, "SELECT t.a, count(*) FROM t JOIN u USING (a) GROUP BY 1;", True, id="a query"),
+        pytest.param(
+            QUERY,
+            "```sql\nWITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT n FROM x\n```",
+            True,
+            id="one without end: it is not run",
+        ),
+        pytest.param(QUERY, "SELECT c FROM t", False, id="a column that does not exist"),
+        pytest.param(QUERY, "SELECT a FROM other", False, id="a table that does not exist"),
+        pytest.param(QUERY, "SELECT a FRM t", False, id="a slip"),
+        pytest.param(QUERY, "SELECT a FROM t; SELECT a FROM u", False, id="two queries"),
+        pytest.param(QUERY, "DELETE FROM t", False, id="a statement that writes"),
+        pytest.param(QUERY, "ATTACH 'file.db' AS x", False, id="a statement that opens a file"),
+        pytest.param(QUERY, "PRAGMA user_version", False, id="a pragma"),
+        pytest.param(QUERY, "QUERY PLAN SELECT a FROM t", False, id="the end of an explanation"),
+        pytest.param(QUERY, "SELECT '\ud800' FROM t", False, id="half a character"),
+        pytest.param(QUERY, "SELECT a\0 FROM t", False, id="a zero byte"),
+        pytest.param(QUERY, "", False, id="no query"),
+        pytest.param(CALL, '{"name": "greet", "arguments": {"name": "Ada"}}', True, id="a call"),
+        pytest.param(
+            CALL,
+            '<tool_call>\n{"name": "greet", "arguments": {"name": "Ada"}}\n</tool_call>',
+            True,
+            id="a call between marks",
+        ),
+        pytest.param(CALL, '{"name": "greet", "arguments": {"age": 1}}', False, id="arguments that the schema forbids"),
+        pytest.param(CALL, '{"name": "greet", "arguments": "{}"}', False, id="arguments as text"),
+        pytest.param(CALL, '{"name": "shout", "arguments": {"name": "Ada"}}', False, id="a tool that does not exist"),
+        pytest.param(CALL, '{"name": ["greet"], "arguments": {}}', False, id="a name that is none"),
+        pytest.param(CALL, '{"greet": {"name": "Ada"}}', False, id="another shape"),
+    ],
+)
+def test_an_answer_is_valid_if_it_is_what_was_asked_for(expects: str, answer: str, valid: bool) -> None:
+    assert is_valid(expects, answer) is valid
+
+
+def test_structured_has_three_kinds_and_creative_none() -> None:
+    kinds = Counter(json.loads(prompt.expects)["kind"] for prompt in STRUCTURED)
+    assert set(kinds) == set(KINDS)
+    assert min(kinds.values()) >= 8
+    assert {prompt.category for prompt in STRUCTURED} == set(KINDS)
+    assert {prompt.expects for prompt in CREATIVE} == {""}
+    assert min(Counter(prompt.category for prompt in CREATIVE).values()) >= 6
+    both = [prompt.question_id for prompt in (*STRUCTURED, *CREATIVE)]
+    assert len(both) == len(set(both))
+
+
+@pytest.mark.parametrize("prompt", [pytest.param(prompt, id=prompt.src_id) for prompt in STRUCTURED])
+def test_what_a_prompt_expects_can_be_judged_and_is_in_its_text(prompt: Any) -> None:
+    expected = json.loads(prompt.expects)
+    schemas = [expected["schema"]] if "schema" in expected else [tool["parameters"] for tool in expected.get("tools", ())]
+    for schema in schemas:
+        Draft202012Validator.check_schema(schema)
+        assert set(schema["properties"]) <= {word.strip('":,') for word in prompt.turns[0].split()}
+    if "tables" in expected:
+        assert expected["tables"] in prompt.turns[0]
+        assert is_valid(prompt.expects, "SELECT 1")
+    assert not is_valid(prompt.expects, "I am not sure what you mean.")
