@@ -17,7 +17,8 @@ from pathlib import Path
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines import engine_named
-from jobs.engines.base import Endpoint, EngineFacts, Site
+from jobs.engines.base import Endpoint, EngineFacts, Launch, Site
+from jobs.engines.elsewhere import Elsewhere
 from jobs.engines.process import EngineProcess, free_port
 from jobs.errors import EngineFailed, SpecSweepError
 from jobs.load.base import ROWS_A_BATCH
@@ -27,6 +28,8 @@ from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_
 from jobs.spec import SessionSpec
 from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
+
+HEALTH_ELSEWHERE = "/v1/models"  # what every server that speaks OpenAI's dialect answers
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class _Session:
         self.control = control
         self.scratch = scratch
         self.log = log
-        self.process: EngineProcess | None = None
+        self.process: EngineProcess | Elsewhere = Elsewhere()
         self.started = time.perf_counter()
         self.ready_s: float | None = None
         self.fault: EngineFailed | None = None
@@ -108,22 +111,28 @@ class _Session:
         engine.check(deployment)
         model_dir = resolve(deployment.model.path, deployment.model.revision)
         draft = deployment.draft
-        draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model else None
+        is_ours = not deployment.engine.url
+        draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model and is_ours else None
         tokenizer = ChatTokenizer(model_dir)
         nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
         site = Site(free_port(), nonce, model_dir, draft_dir, self.scratch, self.site.gpus)
-        launch = engine.launch(deployment, site)
-        endpoint = Endpoint("127.0.0.1", site.port, nonce)
-        self.process = process = EngineProcess.start(launch, self.log, nonce, self.scratch)
-        self.control.own(process.stop)
-        self.ready_s = process.wait_ready(
-            endpoint, launch.health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
+        endpoint, health_path = self.launch(engine.launch(deployment, site), site)
+        self.ready_s = self.process.wait_ready(
+            endpoint, health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
         )
         facts = engine.facts(deployment, endpoint)
         gpus, rows_a_batch = self.site.gpus, self.site.rows_a_batch
         return Running(
-            self.spec, engine, endpoint, launch.health_path, process, tokenizer, gpus, self.control, rows_a_batch
+            self.spec, engine, endpoint, health_path, self.process, tokenizer, gpus, self.control, rows_a_batch
         ), facts
+
+    def launch(self, how: Launch | Endpoint, site: Site) -> tuple[Endpoint, str]:
+        """Start the engine, where it does not run already; where it answers, and the path of its health check."""
+        if isinstance(how, Endpoint):
+            return how, HEALTH_ELSEWHERE
+        self.process = EngineProcess.start(how, self.log, site.nonce, self.scratch)
+        self.control.own(self.process.stop)
+        return Endpoint("127.0.0.1", site.port, site.nonce), how.health_path
 
     def measure(self, running: Running) -> Iterator[CellBatch | CellResult]:
         """The cells in order, until one of them finds the engine gone or somebody says stop."""
@@ -151,8 +160,7 @@ class _Session:
         return replace(row, peak_memory_bytes=peak)
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.stop()
+        self.process.stop()
 
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started

@@ -34,8 +34,8 @@ class Gpu:
 class Telemetry:
     """Samples in a thread of its own from entering to leaving; take them while it runs or afterwards."""
 
-    def __init__(self, engine_pid: int, gpus: Sequence[str]) -> None:
-        self._engine = running_process(engine_pid)
+    def __init__(self, engine_pid: int | None, gpus: Sequence[str]) -> None:
+        self._engine = None if engine_pid is None else running_process(engine_pid)
         self._gpus = open_gpus(gpus)
         self._samples: deque[TelemetryRow] = deque(maxlen=MOST_SAMPLES)
         self._stop = threading.Event()

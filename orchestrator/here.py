@@ -32,7 +32,11 @@ def refuse_absent_models(cluster: Cluster, deployments: Sequence[Deployment]) ->
     if cluster.kind is not Kind.local:
         return
     named = {(item.model.path, item.model.revision, "model.path") for item in deployments}
-    named |= {(item.draft.model, item.draft.revision, "draft.model") for item in deployments if item.draft.model}
+    named |= {
+        (item.draft.model, item.draft.revision, "draft.model")
+        for item in deployments
+        if item.draft.model and not item.engine.url
+    }
     for path, revision, key in sorted(named):
         locate(path, revision, key)
 

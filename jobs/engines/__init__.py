@@ -11,6 +11,10 @@ ENGINES = {
     "transformers": "jobs.engines.transformers:TransformersEngine",
     "simulated": "jobs.engines.simulated:SimulatedEngine",
     "vllm": "jobs.engines.vllm:VllmEngine",
+    "sglang": "jobs.engines.sglang:SGLangEngine",
+    "tensorrt_llm": "jobs.engines.tensorrt_llm:TensorrtLlmEngine",
+    "llama_cpp": "jobs.engines.llama_cpp:LlamaCppEngine",
+    "attached": "jobs.engines.attached:AttachedEngine",
 }
 """name → module:class of its adapter."""
 

@@ -139,8 +139,8 @@ class Engine(Protocol):
     def check_cell(self, cell: Cell) -> None:
         """Raise `Unsupported` for sampling or structured output that cannot be had with this deployment, at plan time."""
 
-    def launch(self, deployment: Deployment, site: Site) -> Launch:
-        """The command line and environment of this deployment. Pure."""
+    def launch(self, deployment: Deployment, site: Site) -> Launch | Endpoint:
+        """The command line and environment of this deployment, or where it runs already. Starts and asks nothing."""
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
         """Ask the running engine for its facts; raise `WrongEngine` when it is not ours or does not speculate as asked."""

@@ -11,7 +11,7 @@ from functools import cache
 
 from jobs.engines.base import Engine
 from jobs.errors import BadInput, Unsupported
-from jobs.spec import default_of
+from jobs.identity import default_of
 
 Rule = tuple[bool, str]
 """Does it hold, and what is wrong if not."""
