@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines.base import Endpoint, Engine
@@ -22,6 +23,8 @@ from jobs.tally import Tally
 from jobs.telemetry import Telemetry
 from jobs.workloads import load_prompts
 from jobs.workloads.base import Conversation
+from jobs.workloads.outputs import with_outputs_read
+from jobs.workloads.schema import schema_text
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
 from jobs.workloads.warmup import warmup_conversations
 from storage.rows import FAILED, OK, CellBatch, CellResult, CellRow, ScoredRow
@@ -49,7 +52,7 @@ class Running:
 
     def prepare(self, workload: Workload) -> list[Conversation]:
         """The workload's conversations as token ids; `BadInput` when one does not fit into the engine."""
-        prepared = conversations(load_prompts(workload), self.tokenizer)
+        prepared = conversations(load_prompts(workload), self.tokenizer.with_args(workload.template_args))
         limit = self.spec.deployment.engine.max_length or self.tokenizer.max_length
         check_lengths(prepared, workload.output_limit, limit)
         return prepared
@@ -84,13 +87,19 @@ def drive_cell(
     """The timed part, between two readings of the engine's counters."""
     cell, engine, endpoint = order.cell, running.engine, running.endpoint
     running.control.show(SessionProgress("measuring", cell.id, cell.label, 0, len(prepared)))
+    read = partial(
+        with_outputs_read,
+        conversations=prepared,
+        tokenizer=running.tokenizer,
+        json_schema=schema_text(cell.workload),
+    )
     before = engine.counters(endpoint)
     row = replace(row, started_at=utc_now(), load_average=load_average(), counters_before=before)
     with Telemetry(running.process.pid, running.gpus) as telemetry, Driving(_traffic(running, order, prepared)) as driving:
         for requests in driving:
             if requests or (driving.t_zero_ns and telemetry.n_samples >= SAMPLES):
                 samples = telemetry.take(cell.id, order.attempt, driving.t_zero_ns)
-                yield CellBatch(cell.id, order.attempt, tally.take_part(requests), requests, samples)
+                yield CellBatch(cell.id, order.attempt, tally.take_part(requests), read(requests), samples)
     measured = driving.measured()
     tally.add(measured.requests)
     row = with_measured(row, measured)
@@ -105,7 +114,7 @@ def drive_cell(
         running.control.show(SessionProgress("scoring", cell.id, cell.label))
         scored, error = ask_scored(_traffic(running, order, prepared))
         row, fault = replace(row, scored_error=error), engine_fault(running)
-    return CellResult(row, measured.requests, samples, tally.n_batches, scored), fault
+    return CellResult(row, read(measured.requests), samples, tally.n_batches, scored), fault
 
 
 def engine_fault(running: Running) -> EngineFailed | None:
