@@ -29,13 +29,21 @@ def post_json(endpoint: Endpoint, path: str, *, body: object = None, timeout_s: 
 
 
 def call(endpoint: Endpoint, method: str, path: str, *, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
-    """The 2xx answer; `EngineHung` when it is late, `EngineDied` without a connection, `EngineFailed` for another status."""
+    """The 2xx answer; `EngineHung` when it is late, `EngineDied` without a connection.
+
+    `WrongEngine` when it refuses our key, `EngineFailed` for another status.
+    """
     try:
         answer = _request(endpoint, method, path, timeout_s, body)
     except httpx.TimeoutException:
         raise EngineHung(f"the engine must answer {method} {path} within {timeout_s:g} s: it did not.") from None
     except httpx.TransportError as failure:
         raise EngineDied(f"the engine must answer {method} {path}: no connection ({failure}).") from None
+    if answer.status_code in (401, 403):
+        raise WrongEngine(
+            f"the engine on port {endpoint.port} must serve as {endpoint.model!r}: it refuses our key with "
+            f"{answer.status_code}. Another server has that port, or the key is another."
+        )
     if not answer.is_success:
         raise EngineFailed(
             f"the engine must answer {method} {path} with 2xx: got {answer.status_code} {answer.text[:200]!r}."

@@ -7,6 +7,7 @@ session's nonce is the key that the server asks for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,14 +95,23 @@ class Told(ToldSoFar):
     def take_steps(self) -> None:
         """Drafted and accepted of every step, where the engine tells steps.
 
-        The prefill comes first, then the verify steps by rising acceptance, as their order is not told. What the engine
-        calls proposed is the width that it was started with, not what was drafted.
+        The prefill comes first, then the verify steps in the order of the chunks, or by rising acceptance where chunks are
+        not steps. What the engine calls proposed is the width that it was started with, not what was drafted.
         """
         verified = count_of(self.meta, "spec_verify_ct", 0)
         if not verified:
             return
         histogram = counts_of("spec_correct_drafts_histogram", self.meta.get("spec_correct_drafts_histogram"))
-        accepted = [count for count, steps in enumerate(histogram) for _ in range(steps)]
+        by_count = [count for count, steps in enumerate(histogram) for _ in range(steps)]
+        accepted = in_order_of(self.chunk_tokens[1:], by_count)
         width = count_of(self.meta, "spec_num_proposed_drafts", 0) // verified
         self.step_drafted, self.step_accepted = [0, *[width] * len(accepted)], [0, *accepted]
         self.is_cut = 1 + sum(accepted) + len(accepted) > len(self.output_ids)
+
+
+def in_order_of(chunks: Sequence[int], accepted: list[int]) -> list[int]:
+    """What each step accepted, when every chunk is one step, of which a stop may have cut the last; else as it was."""
+    whole = [tokens - 1 for tokens in chunks[:-1]]
+    last = Counter(accepted) - Counter(whole)
+    is_one_each = len(accepted) == len(chunks) and last.total() == 1
+    return [*whole, *last] if is_one_each and next(iter(last)) >= chunks[-1] - 1 else accepted

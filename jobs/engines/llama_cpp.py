@@ -1,6 +1,6 @@
 """Owns the adapter of llama.cpp: what it offers, what is refused, and how it is asked. Does not own its command line.
 
-`llama-server` (`engine.python` names the program, else the PATH has it), for models and drafts in GGUF files. It does not tell
+`llama-server` (`engine.python` names it, else the PATH has it), for models and drafts in GGUF files. It does not tell
 its arguments, and k only after it has drafted: so that a short request of our own proves both.
 """
 
@@ -135,7 +135,7 @@ def probed(draft: Draft, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def speculation_of(settings: Mapping[str, Any], samples: list[Sample], deployment: Deployment) -> dict[str, Any]:
-    """Method and k as the engine says; `WrongEngine` for others: the draft may have fewer heads or a shorter block than k."""
+    """Method and k as the engine says; `WrongEngine` for others: a draft may have fewer heads, or a shorter block, than k."""
     draft = deployment.draft
     types = set(str(settings.get("speculative.types")).split(",")) - {"none", ""}
     asked = {TYPES[drafter_of(draft)]} - {"none"}

@@ -27,7 +27,7 @@ class Answers(BaseHTTPRequestHandler):
         body = {"/html": b"<html>", "/list": b"[1]", "/key": str(self.headers["X-Key"]).encode()}.get(
             self.path, b'{"ok": true}'
         )
-        self.send_response(503 if self.path == "/busy" else 200)
+        self.send_response({"/busy": 503, "/private": 401}.get(self.path, 200))
         self.send_header("Content-Length", str(len(body)))
         with suppress(BrokenPipeError, ConnectionResetError):  # the client of /slow has gone
             self.end_headers()
@@ -65,6 +65,9 @@ def test_the_headers_of_the_endpoint_are_sent(endpoint: Endpoint) -> None:
         pytest.param("/html", WrongEngine, "must answer with a JSON object: got '<html>'", id="not JSON"),
         pytest.param("/list", WrongEngine, r"must answer with a JSON object: got '\[1\]'", id="not an object"),
         pytest.param("/busy", EngineFailed, "must answer GET /busy with 2xx: got 503", id="an error status"),
+        pytest.param(
+            "/private", WrongEngine, "must serve as 'nonce': it refuses our key with 401", id="a key that is refused"
+        ),
         pytest.param("/cut", EngineDied, "must answer GET /cut: no connection", id="a connection that is cut"),
         pytest.param("/slow", EngineHung, r"must answer GET /slow within 0\.3 s", id="too late"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from jobs.engines.base import Answer, Ask, Dialect, Endpoint
 from jobs.engines.dialect_llama import LlamaDialect
 from jobs.engines.dialect_openai import OpenAIDialect
-from jobs.engines.dialect_sglang import SGLangDialect
+from jobs.engines.dialect_sglang import SGLangDialect, in_order_of
+from jobs.engines.dialect_trtllm import TrtllmDialect
 from jobs.spec import Sampling
 
 ENDPOINT = Endpoint("127.0.0.1", 8123, "nonce", {"Authorization": "Bearer x"})
@@ -21,12 +23,13 @@ DIALECTS = [
     pytest.param(OpenAIDialect(), id="openai"),
     pytest.param(SGLangDialect(), id="sglang"),
     pytest.param(LlamaDialect(), id="llama"),
+    pytest.param(TrtllmDialect(), id="trtllm"),
 ]
 DONE = b"[DONE]"
 NAMES = """
 meta_info choices token_ids usage completion_tokens metrics per_step_drafted per_step_accepted output_ids
 finish_reason type spec_verify_ct spec_correct_drafts_histogram tokens stop timings draft_n draft_n_accepted
-speculative_decoding stop_type error
+speculative_decoding stop_type error logprobs token_logprobs output_token_logprobs completion_probabilities logprob
 """
 SHAPES = st.sampled_from([None, True, -1, 0, 2, "x", [], [1, 2], [None], {}])
 FIELDS = st.dictionaries(st.sampled_from(NAMES.split()), SHAPES, max_size=5)
@@ -57,6 +60,12 @@ def facts(answer: Answer) -> tuple[object, ...]:
             id="openai",
         ),
         pytest.param(SGLangDialect(), "/generate", {"input_ids": [5, 6, 7]}, id="sglang"),
+        pytest.param(
+            TrtllmDialect(),
+            "/v1/completions",
+            {"model": "nonce", "prompt": [5, 6, 7], "max_tokens": 64, "top_k": 40, "detokenize": False},
+            id="trtllm",
+        ),
         pytest.param(
             LlamaDialect(), "/completion", {"prompt": [5, 6, 7], "n_predict": 64, "return_tokens": True}, id="llama"
         ),
@@ -233,3 +242,102 @@ def test_a_llama_step_that_a_stop_cut_short_says_so() -> None:
 
 def test_a_llama_stream_without_an_end_is_an_error() -> None:
     assert LlamaDialect().answer([llama(1)]).error.endswith("no finish reason came.")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "told"),
+    [
+        pytest.param(SGLangDialect(), ("sampling_params", "json_schema"), '{"type": "object"}', id="sglang: as text"),
+        pytest.param(TrtllmDialect(), ("response_format",), {"type": "json", "schema": {"type": "object"}}, id="trtllm"),
+        pytest.param(LlamaDialect(), ("json_schema",), {"type": "object"}, id="llama: as JSON"),
+    ],
+)
+def test_a_schema_is_told_in_the_engines_way_and_only_when_there_is_one(
+    dialect: Dialect, path: tuple[str, ...], told: object
+) -> None:
+    bodies = [body_of(dialect, replace(ASK, json_schema=schema)) for schema in ('{"type": "object"}', "")]
+    *outer, name = path
+    inner = [body[outer[0]] if outer else body for body in bodies]
+    assert inner[0][name] == told
+    assert name not in inner[1]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "field"),
+    [
+        pytest.param(SGLangDialect(), "return_logprob", id="sglang"),
+        pytest.param(TrtllmDialect(), "logprobs", id="trtllm"),
+        pytest.param(LlamaDialect(), "n_probs", id="llama"),
+    ],
+)
+def test_log_probabilities_are_asked_for_only_when_they_are_wanted(dialect: Dialect, field: str) -> None:
+    assert body_of(dialect, replace(ASK, wants_logprobs=True))[field]
+    assert field not in body_of(dialect, ASK)
+
+
+@pytest.mark.parametrize("dialect", [pytest.param(SGLangDialect(), id="sglang"), pytest.param(LlamaDialect(), id="llama")])
+def test_where_requests_name_no_model_the_nonce_is_the_key(dialect: Dialect) -> None:
+    assert b"Authorization: Bearer nonce\r\n" in dialect.request(ASK, replace(ENDPOINT, headers={}))
+    assert b"Bearer nonce" not in dialect.request(ASK, ENDPOINT), "a key of the endpoint's own stays"
+
+
+def body_of(dialect: Dialect, ask: Ask) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(dialect.request(ask, ENDPOINT).partition(b"\r\n\r\n")[2])
+    return body
+
+
+def trtllm(ids: list[int], finish: str | None = None, **choice: Any) -> bytes:
+    return event(choices=[{"index": 0, "text": "", "token_ids": ids, "finish_reason": finish, **choice}], usage=None)
+
+
+def test_trtllm_events_become_chunks() -> None:
+    events = [
+        trtllm([1]),
+        trtllm([2, 3, 4], avg_decoded_tokens_per_iter=2.0),
+        trtllm([5], "length", avg_decoded_tokens_per_iter=5 / 3),
+    ]
+    answer = TrtllmDialect().answer([*events, usage(5), DONE])
+    assert facts(answer) == ([0, 1, 2], [1, 3, 1], [1, 2, 3, 4, 5], "length", "")
+    assert (answer.engine_al, list(answer.step_drafted)) == (5 / 3, [])
+
+
+@pytest.mark.parametrize(
+    ("events", "error"),
+    [
+        pytest.param([trtllm([1], "stop")], r"must end with \[DONE\]", id="DONE is missing"),
+        pytest.param([trtllm([1], "stop"), usage(2), DONE], "got 2 for 1", id="the usage counts more"),
+        pytest.param([event(choices=[{"text": "hi"}])], "The server must know `detokenize`", id="text only"),
+        pytest.param([trtllm([1, 2], logprobs={"token_logprobs": [-1.0]})], "got 1 for 2", id="too few log-probabilities"),
+    ],
+)
+def test_trtllm_streams_that_break_their_promise(events: list[bytes], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        raise ValueError(TrtllmDialect().answer(events).error)
+
+
+def test_log_probabilities_come_with_the_ids() -> None:
+    told = [sglang([1], 1, output_token_logprobs=[[-0.5, 1, None]])]
+    told += [sglang([1, 2], 2, {"type": "stop"}, output_token_logprobs=[[-0.5, 1, None], [-1.5, 2, None]]), DONE]
+    assert SGLangDialect().answer(told).logprobs == [-0.5, -1.5]
+    told = [trtllm([1, 2], "stop", logprobs={"token_logprobs": [-0.5, -1.5]}), usage(2), DONE]
+    assert TrtllmDialect().answer(told).logprobs == [-0.5, -1.5]
+
+
+def test_llama_has_log_probabilities_of_all_tokens_or_of_none() -> None:
+    scored = [event(tokens=[n], stop=False, completion_probabilities=[{"id": n, "logprob": -float(n)}]) for n in (1, 2)]
+    assert LlamaDialect().answer([*scored, llama_end("eos")]).logprobs == [-1.0, -2.0]
+    assert list(LlamaDialect().answer([*scored, llama(3), llama_end("eos")]).logprobs) == []
+
+
+@pytest.mark.parametrize(
+    ("chunks", "accepted", "placed"),
+    [
+        pytest.param([3, 1, 2], [0, 1, 2], [2, 0, 1], id="every chunk is a step"),
+        pytest.param([3, 1, 2], [0, 2, 3], [2, 0, 3], id="a stop cut the last"),
+        pytest.param([3, 3], [0, 1, 2], [0, 1, 2], id="chunks were merged"),
+        pytest.param([3, 1, 2], [0, 0, 2], [0, 0, 2], id="the last brought more than it accepted"),
+        pytest.param([], [], [], id="nothing"),
+    ],
+)
+def test_sglang_steps_are_put_in_the_order_of_the_chunks(chunks: list[int], accepted: list[int], placed: list[int]) -> None:
+    assert in_order_of(chunks, accepted) == placed

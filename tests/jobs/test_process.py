@@ -282,6 +282,14 @@ def test_the_engine_runs_in_its_scratch_folder_with_its_environment(place: Place
     assert process.stop()
 
 
+def test_the_files_of_a_launch_lie_in_the_scratch_folder_before_the_start(place: Place) -> None:
+    launch = Launch((sys.executable, "-c", "print(open('options.yaml').read())"), files={"options.yaml": "k: 3"})
+    process = EngineProcess.start(launch, place.log, place.nonce, place.scratch)
+    assert wait_for(lambda: not process.is_alive())
+    assert process.log_tail() == "k: 3"
+    assert process.stop()
+
+
 @pytest.mark.parametrize(
     ("returncode", "words"),
     [
