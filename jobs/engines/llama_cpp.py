@@ -79,7 +79,7 @@ class LlamaCppEngine:
         version = str(props.get("build_info"))
         if (asked := deployment.engine.version) and asked.lstrip("b") != version.lstrip("b").partition("-")[0]:
             raise WrongEngine(f"llama-server must have the version of `engine.version`, {asked}: it says {version}.")
-        settings = probed(deployment.draft, endpoint)
+        settings = probed(deployment, endpoint)
         samples = samples_at(endpoint)
         speculation = speculation_of(settings, samples, deployment)
         model = (control.get_json(keyed(endpoint), "/v1/models").get("data") or [{}])[0]
@@ -127,15 +127,17 @@ def positions(samples: list[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.name == PER_POSITION]
 
 
-def probed(draft: Draft, endpoint: Endpoint) -> dict[str, Any]:
+def probed(deployment: Deployment, endpoint: Endpoint) -> dict[str, Any]:
     """The settings under which it answers a request that is long enough for a whole draft."""
-    body = {"prompt": [PROBE_ID] * PROBE_PROMPT, "n_predict": draft.k + 2, "temperature": 0, "ignore_eos": True}
+    n_prompt = min(PROBE_PROMPT, deployment.engine.max_length // 2 or PROBE_PROMPT)
+    n_answer = deployment.draft.k + 2  # the token of the prefill, and one drafted step with the target's own
+    body = {"prompt": [PROBE_ID] * n_prompt, "n_predict": n_answer, "temperature": 0, "ignore_eos": True}
     settings: dict[str, Any] = control.post_json(keyed(endpoint), "/completion", body=body).get("generation_settings") or {}
     return settings
 
 
 def speculation_of(settings: Mapping[str, Any], samples: list[Sample], deployment: Deployment) -> dict[str, Any]:
-    """Method and k as the engine says; `WrongEngine` for others: a draft may have fewer heads, or a shorter block, than k."""
+    """Method and k as the engine says; `WrongEngine` for others: a draft may have fewer heads than k, or a shorter block."""
     draft = deployment.draft
     types = set(str(settings.get("speculative.types")).split(",")) - {"none", ""}
     asked = {TYPES[drafter_of(draft)]} - {"none"}
