@@ -30,6 +30,7 @@ OURS = {
     "disable_radix_cache": "engine.prefix_cache",
     "random_seed": "engine.seed",
     **dict.fromkeys(("host", "port", "served_model_name", "api_key", "admin_api_key", "skip_tokenizer_init"), SESSION),
+    "tokenizer_worker_num": "nothing: only one knows the key by which a session proves that the engine is its own",
     **dict.fromkeys(("enable_metrics", "stream_interval", "incremental_streaming_output"), SESSION),
 }
 """SGLang's option → the field that sets it."""

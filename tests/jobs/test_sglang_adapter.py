@@ -217,6 +217,7 @@ def test_what_sglang_does_not_offer_is_unsupported(engine: dict[str, Any], draft
         pytest.param({"kv_dtype": "fp7"}, Draft(), r"`engine\.kv_dtype` must be one of auto, .*: got 'fp7'", id="KV dtype"),
         pytest.param({"args": {"tp": 2}}, Draft(), r"`engine\.args` must hold options .*: got 'tp'", id="unknown option"),
         pytest.param({"args": {"tp_size": 2}}, Draft(), r"left to SpecSweep: use engine\.tp\.", id="an option of ours"),
+        pytest.param({"args": {"tokenizer_worker_num": 2}}, Draft(), "only one knows the key", id="workers without the key"),
         pytest.param(
             {"args": {"attention_backnd": "fa3"}},
             Draft(),
