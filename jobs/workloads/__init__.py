@@ -12,7 +12,7 @@ from importlib import import_module
 from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt
-from jobs.workloads.select import of_categories, stratified
+from jobs.workloads.stratify import of_categories, stratified
 
 WORKLOADS = {
     "creative": "jobs.workloads.shipped:read_creative",

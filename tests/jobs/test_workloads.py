@@ -13,7 +13,7 @@ from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads import load_prompts
 from jobs.workloads.base import Prompt
-from jobs.workloads.select import of_categories, stratified
+from jobs.workloads.stratify import of_categories, stratified
 
 CATEGORIES = ["coding", "qa", "rag", "writing"]
 
