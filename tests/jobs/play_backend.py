@@ -23,7 +23,7 @@ def play(config: dict[str, Any], requests: list[dict[str, Any]]) -> dict[str, An
     except ValueError as refused:
         return {"refused": str(refused)}
     answers = [asyncio.run(answer(backend, request)) for request in requests]
-    return {"answers": answers, "facts": backend.facts(), "layers": backend.model.config.num_hidden_layers}
+    return {"answers": answers, "facts": backend.facts(), "layers": backend.model.config.get_text_config().num_hidden_layers}
 
 
 async def answer(backend: TransformersBackend, request: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jobs.spec import Draft
 
 def model(layers: int = 4, vocabulary: int = 64) -> Any:
     config = SimpleNamespace(num_hidden_layers=layers, vocab_size=vocabulary)
+    config.get_text_config = lambda: config
     base = SimpleNamespace(config=config)
     return SimpleNamespace(
         config=config,

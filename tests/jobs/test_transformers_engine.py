@@ -165,9 +165,12 @@ DRAFTS: dict[str, tuple[Draft, dict[str, Any]]] = {
     "random heads": (Draft(method="medusa", k=3, model="m"), {"draft_dir": "random"}),
     "dflash": (Draft(method="dflash", k=4, model="m"), {"draft_dir": "dflash"}),
     "mtp": (Draft(method="mtp", k=1), {"model_dir": "mtp"}),
+    "dflash of muse": (Draft(method="dflash", k=4, model="m"), {"model_dir": "muse", "draft_dir": "dflash"}),
     "none of mtp": (Draft(), {"model_dir": "mtp"}),
+    "none of muse": (Draft(), {"model_dir": "muse"}),
 }
-PLAIN = {name: "none of mtp" if where.get("model_dir") == "mtp" else "none" for name, (_, where) in DRAFTS.items()}
+PLAIN = {name: f"none of {where['model_dir']}" if "model_dir" in where else "none" for name, (_, where) in DRAFTS.items()}
+"""draft → the play without speculation on the same target."""
 LOSSLESS = [*GREEDY, *SAMPLED, {**ask(START, 40), "temperature": 2.0, "top_k": 1}]
 FORCED_AT = {limit: ask(LOOP, limit, ignore_eos=True) for limit in (12, 10, 6)}
 

@@ -2,7 +2,8 @@
 
 `chain` (a Llama) and `mtp chain` (a Mellum with an MTP layer) answer token t with t + 1 (mod 64), whatever came before; the
 last hidden state of t is a row of an orthogonal matrix, so that drafts with any answer can be solved for. Heads are for
-`chain`, but where they are random or misfits: those are for the target of tiny_model.py. `mtp` is a random Mellum.
+`chain`, but where they are random or misfits: those are for the target of tiny_model.py. `mtp` is a random Mellum, `muse` a
+random Muse Glimmer, which also sees.
 """
 
 import sys
@@ -21,6 +22,8 @@ from transformers import (
     MellumForCausalLM,
     MuseGlimmerAssistantConfig,
     MuseGlimmerAssistantModel,
+    MuseGlimmerConfig,
+    MuseGlimmerForConditionalGeneration,
 )
 from transformers.modeling_layers import MtpModel
 
@@ -48,6 +51,7 @@ def main() -> None:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     save_dflash(folder / "dflash", target_layer_ids=[0, 3], initializer_range=0.4, **size)
     save_dflash(folder / "deep", target_layer_ids=[0, 4], **size)
+    save_muse(folder / "muse", num_hidden_layers=4, initializer_range=0.4, **size)
     save_mtp_chain(folder / "mtp chain")
     save_mtp(folder / "mtp", MellumForCausalLM(mellum(initializer_range=0.4)))
     MellumForCausalLM(mellum()).save_pretrained(folder / "mtp without its layer")
@@ -62,6 +66,19 @@ def save_dflash(folder: Path, **config: Any) -> MuseGlimmerAssistantModel:
     )
     model.save_pretrained(folder)
     return model
+
+
+def save_muse(folder: Path, **text: Any) -> None:
+    """The type of target for which such drafts are published."""
+    text |= {"vocab_size": SIZE, "max_position_embeddings": 32768, "sliding_window": 16}
+    text |= {"bos_token_id": None, "eos_token_id": END, "pad_token_id": 0}
+    eye = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = {"image_token_id": 62, "video_token_id": 63}
+    model = MuseGlimmerForConditionalGeneration(
+        MuseGlimmerConfig(text_config=text, vision_config=eye, out_hidden_size=64, projector_hidden_size=16, **tokens)
+    )
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    model.save_pretrained(folder)
 
 
 def save_dflash_chain(folder: Path, rows: torch.Tensor) -> None:

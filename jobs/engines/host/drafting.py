@@ -83,12 +83,13 @@ class Drafting:
     @contextmanager
     def watched(self) -> Iterator[Drafting]:
         """One request. Raises when transformers answered it without a single draft; an early exit that failed is undone."""
-        config, rounds = self._layered.config, self.rounds
-        layers = config.num_hidden_layers
+        rounds, layered = self.rounds, self._layered.config if self.method == "early_exit" else None
+        layers = layered.num_hidden_layers if layered else 0
         try:
             yield self
         finally:
-            config.num_hidden_layers = layers  # transformers lowers it while it drafts, and has no `finally`
+            if layered:
+                layered.num_hidden_layers = layers  # transformers lowers it while it drafts, and has no `finally`
         if self.method != "none" and self.rounds == rounds:
             raise RuntimeError(f"the engine must speculate: transformers ignored {self.settings}.")
 
@@ -97,14 +98,17 @@ class Drafting:
         return getattr(self.model, self.model.base_model_prefix, self.model)
 
     def _check(self) -> None:
-        layers, exit_layer = self._layered.config.num_hidden_layers, self.settings["exit_layer"]
-        if self.method == "early_exit" and exit_layer >= layers:
-            raise ValueError(f"`draft.exit_layer` must be below the model's {layers} layers: got {exit_layer}.")
-        if self.method == "draft_model" and self.drafter.config.vocab_size != self.model.config.vocab_size:
-            raise ValueError(
-                f"the draft model must share the target's tokenizer: got vocabularies of {self.drafter.config.vocab_size} "
-                f"and {self.model.config.vocab_size} tokens. Choose a draft model of the same family."
-            )
+        if self.method == "early_exit":
+            layers, exit_layer = self._layered.config.num_hidden_layers, self.settings["exit_layer"]
+            if exit_layer >= layers:
+                raise ValueError(f"`draft.exit_layer` must be below the model's {layers} layers: got {exit_layer}.")
+        if self.method == "draft_model":
+            drafts, target = (part.config.get_text_config().vocab_size for part in (self.drafter, self.model))
+            if drafts != target:
+                raise ValueError(
+                    f"the draft model must share the target's tokenizer: got vocabularies of {drafts} and {target} tokens. "
+                    "Choose a draft model of the same family."
+                )
 
     def _watch(self, generator: Any) -> Any:
         """Patch the method on the object: a proxy would fail the `isinstance` checks on which `heuristic` depends."""

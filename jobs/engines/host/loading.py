@@ -6,13 +6,22 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
 
 from jobs.engines.host.medusa import load_heads
 
 
-def load_model(folder: str, engine: dict[str, Any], kind: Any = AutoModelForCausalLM) -> Any:
-    """The model of a local folder, on its device and ready to run."""
+def load_model(folder: str, engine: dict[str, Any], kind: Any = None) -> Any:
+    """The model of a local folder, on its device and ready to run. Of one that also sees, only the text side is asked."""
+    if kind is None:
+        is_text = type(AutoConfig.from_pretrained(folder, local_files_only=True)) in MODEL_FOR_CAUSAL_LM_MAPPING
+        kind = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     model = kind.from_pretrained(folder, dtype=engine["dtype"], local_files_only=True, **engine["args"])
     device = engine["device"] if engine["device"] != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     return model.to(device).eval()
