@@ -15,6 +15,7 @@ CREATE TABLE thresholds AS SELECT
     0.01::DOUBLE AS max_acceptance_difference,  -- between what steps, counters and chunks say of acceptance
     0.01::DOUBLE AS max_false_alarms,  -- share of cells whose outputs would be called different by chance, all their statistics together
     -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
+    0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
     6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
@@ -87,6 +88,8 @@ SELECT
     cell_json ->> '$.workload.name' AS workload,
     cell_json ->> '$.workload.split' AS split,
     (cell_json ->> '$.workload.isl')::INT AS isl,
+    coalesce(cell_json ->> '$.workload.entropy', '') AS entropy,
+    coalesce((cell_json ->> '$.workload.ignore_eos')::BOOL, false) AS ignore_eos,
     (cell_json ->> '$.sampling.temperature')::DOUBLE AS temperature,
     cell_json ->> '$.load.kind' AS load_kind,
     (cell_json ->> '$.load.concurrency')::INT AS concurrency,
@@ -132,7 +135,8 @@ WITH told AS (
 )
 SELECT
     run, cell_id, attempt, index, turn, question_id, category, sub_category, prompt_tokens, prompt_hash, is_answered, finish_reason, error,
-    n_output_tokens, n_later_tokens, output_ids, output_hash, engine_al,
+    n_output_tokens, n_later_tokens, output_ids, output_hash, n_thinking_tokens, output_valid, engine_al,
+    CASE WHEN is_answered THEN finish_reason = 'length' END AS is_censored,  -- the limit cut it, not the model
     t_sched_ns, t_sent_ns, t_first_ns, t_last_ns, chunk_gap_ns, chunk_tokens, step_drafted, step_accepted,
     first_step_is_prefill, last_step_is_cut,
     CASE WHEN is_answered THEN (t_first_ns - t_origin_ns) / 1e6 END AS ttft_ms,
@@ -240,6 +244,8 @@ SELECT
     acceptance_length(sum(n_all_accepted), sum(n_all_drafting_steps)) AS al_drafted_untrimmed,
     avg(engine_al) AS engine_al_mean,
     sum(n_later_tokens) FILTER (WHERE is_answered) / nullif(sum(n_chunks - 1) FILTER (WHERE is_answered), 0) AS al_chunks,
+    avg(is_censored::INT) AS censored_share,
+    avg(output_valid::INT) AS valid_share,                                             -- of answers that were to be JSON, SQL, ...
     sum(n_accepted) / nullif(sum(n_drafted), 0) AS draft_efficiency,
     sum(decode_ms) / nullif(sum(n_later_steps), 0) AS step_ms,                         -- mean time of a round: t_ar, t_sd
     percentile(0.5, ttft_ms) AS ttft_ms_p50, percentile(0.9, ttft_ms) AS ttft_ms_p90, percentile(0.99, ttft_ms) AS ttft_ms_p99,
@@ -370,10 +376,10 @@ CREATE VIEW output_tests AS
 -- Sign-flip permutation test, paired by prompt. If both cells draw from one distribution, each difference could as well have the other
 -- sign: p = the share of random signs under which the sum lies at least as far from 0. It asks for no normal distribution and holds
 -- for any number of prompts. `p_adjusted` is Holm's over the statistics of a cell, so that all of them together raise a false alarm in
--- at most `max_false_alarms` of the cells. A statistic without any difference has nothing to tell, and is not counted.
+-- at most `max_false_alarms` of the cells. One with so few differences that even all on one side would be chance is not counted [Tarone].
 WITH observed AS MATERIALIZED (
     SELECT run, cell_id, reference_cell_id, statistic, count(*) AS n, count(*) FILTER (value <> reference_value) AS n_different,
-           avg(value) AS mean, avg(reference_value) AS reference_mean, mean - reference_mean AS difference,
+           pow(2, 1 - n_different) AS least_p, avg(value) AS mean, avg(reference_value) AS reference_mean, mean - reference_mean AS difference,
            list(value - reference_value ORDER BY question_id, turn) AS differences
     FROM judged_outputs GROUP BY ALL
 ), coins AS MATERIALIZED (  -- for each resample as many as there are prompts at most
@@ -384,16 +390,16 @@ WITH observed AS MATERIALIZED (
            (1 + count(*) FILTER (abs(list_dot_product(differences, signs[1:n])) >= abs(list_sum(differences)) - 1e-9)) / (1 + count(*)) AS p
     FROM observed, coins GROUP BY ALL
 ), ranked AS (
-    SELECT *, count(*) FILTER (n_different > 0) OVER (PARTITION BY run, cell_id) AS n_statistics,
-           row_number() OVER (PARTITION BY run, cell_id ORDER BY p, statistic) AS place
-    FROM permuted
+    SELECT *, count(*) FILTER (least_p <= max_false_alarms) OVER (PARTITION BY run, cell_id) AS n_statistics,
+           row_number() OVER (PARTITION BY run, cell_id ORDER BY least_p <= max_false_alarms DESC, p, statistic) AS place
+    FROM permuted, thresholds
 )
 SELECT run, cell_id, reference_cell_id, statistic, n, n_different, mean, reference_mean, difference, p, n_statistics,
        least(1, max(p * greatest(1, n_statistics - place + 1)) OVER (PARTITION BY run, cell_id ORDER BY place)) AS p_adjusted,
        CASE WHEN n_different = 0 THEN 'no difference'
-            WHEN n_statistics * pow(2, 1 - n_different) > max_false_alarms THEN 'too few prompts'  -- even all on one side would be chance
+            WHEN greatest(1, n_statistics) * least_p > max_false_alarms THEN 'too few prompts'
             WHEN p_adjusted <= max_false_alarms THEN 'differs' ELSE 'no difference' END AS verdict
-FROM ranked, thresholds;
+FROM ranked;
 
 CREATE VIEW distributions AS
 -- Whether sampled answers (temperature above 0) are drawn as the baseline draws them: a speculative cell against its baseline, and the
@@ -404,7 +410,8 @@ WHERE statistic <> 'identical';
 CREATE VIEW output_verdicts AS  -- one row a cell: the gravest of its verdicts
 SELECT run, cell_id, any_value(statistic) = 'identical' AS is_greedy, min(p_adjusted) AS p,
        CASE WHEN bool_or(verdict = 'differs' AND (statistic <> 'identical' OR difference < 0)) THEN 'differs'
-            WHEN bool_or(verdict = 'too few prompts') THEN 'too few prompts' ELSE 'no difference' END AS verdict,
+            WHEN bool_or(verdict = 'too few prompts') AND NOT bool_or(verdict = 'no difference' AND n_different > 0) THEN 'too few prompts'
+            ELSE 'no difference' END AS verdict,
        any_value(reference_mean) FILTER (statistic = 'identical') AS baseline_lossless
 FROM output_tests GROUP BY run, cell_id;
 
@@ -471,6 +478,9 @@ WITH macro_mean AS (
             CASE WHEN identity = 'differs' AND 'float32' IN (dtype, effective_dtype) THEN 'outputs_differ' END,  -- others round by shape
             CASE WHEN distribution = 'differs' AND method <> 'none' THEN 'distribution_differs' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
+            CASE WHEN ignore_eos AND method <> 'none' THEN 'forced_length' END,
+            CASE WHEN isl > 0 AND workload <> 'speed_bench_throughput'  -- which counts in another tokenizer's tokens
+                  AND abs(prompt_tokens_mean - isl) > max_isl_difference * isl THEN 'isl_off' END,
             CASE WHEN declared_engine_version <> '' AND engine_version <> '' AND NOT starts_with(ltrim(engine_version, 'b'), ltrim(declared_engine_version, 'b'))  -- 0.32.0+cpu, b7000-abc
                  THEN 'engine_version_differs' END
         ], lambda reason: reason IS NOT NULL) AS reasons
@@ -487,7 +497,7 @@ SELECT
     output_tps, user_tps_p50, ttft_ms_p50, ttft_ms_p90, ttft_ms_p99, tpot_ms_p50, tpot_ms_p90, tpot_ms_p99,
     coalesce(n_requests, 0) AS n_requests, coalesce(n_failed, 0) AS n_failed, lossless, duration_s,
     -- beyond the names that people script against
-    draft, draft_model, dtype, split, load, load_kind, rate, attempt, position, started_at, error_kind, error,
+    draft, draft_model, dtype, split, entropy, ignore_eos, censored_share, valid_share, load, load_kind, rate, attempt, position, started_at, error_kind, error,
     al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro,
     coalesce(al_drafted, al_drafted_counters) AS al_drafted, al_counters, al_drafted_counters, al_chunks, draft_efficiency,
     n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
@@ -528,9 +538,54 @@ SELECT unnest([
     {reason: 'distribution_differs', rule: format('sampled outputs are drawn as the baseline''s (sign-flip tests, Holm, at most {:g} % false alarms)', 100 * max_false_alarms),
      remedy: 'see distributions and read some outputs; do not sample with this draft on this engine'},
     {reason: 'clock_stepped', rule: 'nobody sets the wall clock while a cell runs', remedy: 'measure again'},
+    {reason: 'forced_length', rule: 'a speculative cell lets the model stop by itself: what it is forced to add is easily foretold',
+     remedy: 'leave workload.ignore_eos off, and raise workload.output_limit'},
+    {reason: 'isl_off', rule: format('prompts have the length that was asked for within {:g} %, in the target''s own tokens', 100 * max_isl_difference),
+     remedy: 'see prompt_tokens_mean in cells; use workload=synthetic, or leave workload.isl out'},
     {reason: 'engine_version_differs', rule: 'the engine is of the version that was asked for', remedy: 'install it, or change engine.version'}
 ], recursive := true)
 FROM thresholds;
+
+CREATE VIEW parts AS
+-- One row a cell and part of its answers, of models that mark their thoughts: 'thinking' and 'answer'. A step belongs to the part in which
+-- its first token lies; the mark that ends the thoughts is one of them. `n_tokens` is whole answers', where an engine tells steps or not.
+WITH told AS (
+    SELECT run, cell_id, index, turn, n_thinking_tokens, n_output_tokens FROM requests WHERE is_answered AND n_thinking_tokens IS NOT NULL
+), tokens AS (
+    SELECT run, cell_id, part.name AS part, count(*) FILTER (part.n > 0) AS n_requests, sum(part.n)::BIGINT AS n_tokens
+    FROM (SELECT run, cell_id, unnest([{name: 'thinking', n: least(n_thinking_tokens, n_output_tokens)},
+                                       {name: 'answer', n: greatest(n_output_tokens - n_thinking_tokens, 0)}]) AS part FROM told)
+    GROUP BY ALL
+), placed AS (
+    SELECT run, cell_id, n_thinking_tokens, accepted, drafted, is_counted,
+           coalesce(sum(length) OVER (PARTITION BY run, cell_id, index, turn ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS n_before
+    FROM steps JOIN told USING (run, cell_id, index, turn)
+), counted_steps AS (
+    SELECT run, cell_id, CASE WHEN n_before < n_thinking_tokens THEN 'thinking' ELSE 'answer' END AS part, count(*) AS n_steps,
+           sum(accepted)::BIGINT AS n_accepted, sum(drafted)::BIGINT AS n_drafted
+    FROM placed WHERE is_counted GROUP BY ALL
+)
+SELECT run, cell_id, part, engine, model, draft, workload, repeat, n_requests, n_tokens, n_steps, n_accepted, n_drafted,
+       CASE WHEN method = 'none' THEN 1.0 ELSE acceptance_length(n_accepted, n_steps) END AS al
+FROM tokens LEFT JOIN counted_steps USING (run, cell_id, part) JOIN shown_cells USING (run, cell_id);
+
+CREATE VIEW inflations AS
+-- A cell with random tokens beside the same measurement with real text of the same length: by what share AL and speed are too high
+-- [SPEED-Bench, Fig. 6: throughput by 23 %]. Without speculation the speeds should agree; a mixture of experts is faster there, too.
+WITH kinds AS MATERIALIZED (
+    SELECT *, json_merge_patch(condition, '{"workload": {"name": null, "entropy": null, "categories": null, "limit": null, "seed": null}}')::VARCHAR
+              AS same_condition
+    FROM cells WHERE status = 'ok' AND isl > 0
+)
+SELECT random.run, random.cell_id, real.cell_id AS real_cell_id, real.workload AS real_workload, real.entropy, random.engine, random.model,
+       random.method, random.draft, random.isl, random.load, random.repeat,
+       random.al, real.al AS real_al, CASE WHEN random.method <> 'none' THEN random.al / real.al - 1 END AS al_inflation,
+       random.user_tps_p50 AS user_tps, real.user_tps_p50 AS real_user_tps, random.user_tps_p50 / real.user_tps_p50 - 1 AS user_tps_inflation,
+       random.censored_share, real.censored_share AS real_censored_share, random.valid AND real.valid AS valid
+FROM kinds random JOIN kinds real
+  ON real.run = random.run AND real.deployment_id = random.deployment_id AND real.same_condition = random.same_condition
+ AND real.repeat = random.repeat AND real.workload <> 'random_tokens'
+WHERE random.workload = 'random_tokens';
 
 -- ----------------------------------------------------------------------------------------------------------- comparisons
 CREATE VIEW pairs AS  -- a speculative cell and its baseline: the same measurement without a draft, of the same repeat
@@ -665,12 +720,12 @@ WITH repeats AS (
 ), labels AS (
     SELECT run, deployment_id AS subject, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
            any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
-           any_value(isl) AS isl, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
+           any_value(isl) AS isl, any_value(entropy) AS entropy, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
            any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split
     FROM shown_cells GROUP BY run, deployment_id, condition
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
-       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, subject AS deployment_id, baseline AS baseline_deployment_id, condition, valid
+       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, subject AS deployment_id, baseline AS baseline_deployment_id, condition, valid
 FROM (FROM comparisons WHERE level = 'draft')
 JOIN repeats USING (run, subject, baseline, condition, category, metric)
 JOIN labels USING (run, subject, condition)
@@ -716,7 +771,7 @@ CREATE VIEW drafts AS
 -- against its own other repeat: what batching alone changes. `outputs` is the gravest verdict on the outputs of its cells (`identity`
 -- of greedy ones, `distribution` of sampled ones), `baseline_outputs` that on the baseline against itself.
 WITH measured AS (
-    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, isl, load, load_kind, concurrency, rate, temperature,
+    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load, load_kind, concurrency, rate, temperature,
            deployment_id, condition,
            count(*) AS n_cells, count(*) FILTER (WHERE status = 'ok') AS n_ok, count(*) FILTER (WHERE valid) AS n_valid,
            avg(al) AS al, avg(al_drafted) AS al_drafted, avg(user_tps_p50) AS user_tps_p50, avg(output_tps) AS output_tps, avg(ttft_ms_p50) AS ttft_ms_p50,
