@@ -1,8 +1,8 @@
 """Owns how OpenAI-style completions are spoken, token ids in and out, as vLLM serves them. Pure. Does not own any engine.
 
 Asked for beyond OpenAI's own fields: `return_token_ids` (each event tells its ids), usage in the last event, and there,
-where the server runs with `--per-request-spec-decode-metrics detailed`, the steps in which something was drafted. What a
-model would bring along is switched off in each request: `top_k` and `repetition_penalty` have no default of ours to rely on.
+where the server runs with `--per-request-spec-decode-metrics detailed`, the steps in which something was drafted. `top_k`
+and `repetition_penalty` go with every request: else a server takes those of the model's own generation settings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class OpenAIDialect:
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()
         error = error_in(told, events)
-        return replace(told.answer(error, told.metrics.get("mean_acceptance_length")), logprobs=told.logprobs)
+        is_drafted = told.metrics.get("num_spec_steps") != 0  # else its mean is 1.0, of nothing
+        engine_al = told.metrics.get("mean_acceptance_length") if is_drafted else None
+        return replace(told.answer(error, engine_al), logprobs=told.logprobs)
 
 
 @dataclass

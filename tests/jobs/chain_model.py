@@ -39,10 +39,9 @@ def write_models(folder: Path) -> None:
     for name, architecture in (("eagle", "LlamaForCausalLM"), ("eagle3", "LlamaForCausalLMEagle3")):
         save(folder / name, {**llama_config(1), "architectures": [architecture], "draft_vocab_size": VOCABULARY}, {})
     mimo = {
-        "model_type": "mimo",
+        "model_type": "qwen2",
         "architectures": ["MiMoForCausalLM"],
         "num_nextn_predict_layers": 1,
-        "attention_bias": True,
     }
     save(folder / "mimo", {**llama_config(2), **mimo}, {})
 

