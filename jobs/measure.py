@@ -12,6 +12,7 @@ from functools import partial
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines.base import Endpoint, Engine
 from jobs.engines.control import is_healthy
+from jobs.engines.elsewhere import Elsewhere
 from jobs.engines.process import EngineProcess
 from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, EngineHung, SpecSweepError
 from jobs.load.base import ROWS_A_BATCH, Measured, Progress, Traffic
@@ -44,7 +45,7 @@ class Running:
     engine: Engine
     endpoint: Endpoint
     health_path: str
-    process: EngineProcess
+    process: EngineProcess | Elsewhere
     tokenizer: ChatTokenizer
     gpus: tuple[str, ...]
     control: SessionControl

@@ -120,6 +120,7 @@ class _Session:
         self.ready_s = self.process.wait_ready(
             endpoint, health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
         )
+        engine.check_identity(endpoint)
         facts = engine.facts(deployment, endpoint)
         gpus, rows_a_batch = self.site.gpus, self.site.rows_a_batch
         return Running(
