@@ -58,14 +58,14 @@ def check_recorded(load: Load, recorded_s: Sequence[float | None]) -> None:
 def send_offsets_ns(load: Load, count: int, seed: int, recorded_s: Sequence[float | None] = ()) -> list[int] | None:
     """When each of `count` conversations is to be sent, in nanoseconds from the start, rising; None in a closed loop.
 
-    `recorded_s`: when they came, in a trace. A replay without a file is at these times.
+    `recorded_s`: when they came, in a trace. A replay without a file is at these times; what has none, to warm up,
+    is sent at once.
     """
     check(load)
     if load.kind == "closed":
         return None
     if load.kind == "replay":
-        check_recorded(load, recorded_s or [None])
-        own = [offset for offset in recorded_s if offset is not None]
+        own = [offset or 0.0 for offset in recorded_s]
         return replayed_ns(recorded_offsets_s(Path(load.replay)) if load.replay else own, count)
     offsets_s = stretched(np.cumsum(unit_gaps(load, count, seed)), load)
     return [int(offset) for offset in np.rint(offsets_s * 1e9)]

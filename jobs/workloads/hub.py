@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, snapshot_download
 
 from jobs.errors import BadInput
 from jobs.models import HUB_FAILURES, HUB_TIMEOUT_S, reason_of
@@ -32,8 +33,16 @@ def data_set(name: str, revision: str, patterns: Sequence[str]) -> Path:
 
 
 def fetched(name: str, revision: str, patterns: Sequence[str]) -> Path:
-    """The same, with the hub's own exceptions (HUB_FAILURES)."""
+    """The same, with the hub's own exceptions (HUB_FAILURES). Without the hub, what its cache has of that commit."""
     wanted = [wish for pattern in patterns for wish in ([pattern[1:]] if pattern[0] == "/" else [pattern, f"*/{pattern}"])]
-    return Path(
-        snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT_S)
-    )
+    download = partial(snapshot_download, name, repo_type="dataset", revision=revision, allow_patterns=wanted)
+    try:
+        HfApi().dataset_info(
+            name, revision=revision, timeout=HUB_TIMEOUT_S
+        )  # fails at once; a download tries for half a minute
+    except HUB_FAILURES as failure:
+        try:
+            return Path(download(local_files_only=True))
+        except HUB_FAILURES:
+            raise failure from None
+    return Path(download(etag_timeout=HUB_TIMEOUT_S))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs.errors import BadInput
-from jobs.load.arrivals import send_offsets_ns
+from jobs.load.arrivals import check_recorded, send_offsets_ns
 from jobs.spec import Load, Workload
 from jobs.workloads import load_prompts
 from jobs.workloads.base import Prompt
@@ -221,6 +221,18 @@ def test_a_data_set_of_the_hub_needs_a_commit_and_the_hub(
         load_prompts(Workload(name="jsonl", path="openai/gsm8k", revision=revision))
 
 
+def test_without_the_hub_its_cache_serves_the_commit_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "datasets--openai--gsm8k/snapshots" / ("a" * 40) / "main"
+    kept.mkdir(parents=True)
+    lines(kept / "test-0.jsonl", [{"question": "How many?"}])
+    asked = Workload(name="jsonl", path="openai/gsm8k", revision="a" * 40, split="main/test*", columns={"text": "question"})
+    assert [prompt.turns for prompt in load_prompts(asked)] == [("How many?",)]
+    with pytest.raises(BadInput, match=r"a data set that the hub gives: got 'openai/gsm8k' at revision 'bbbb"):
+        load_prompts(replace(asked, revision="b" * 40))
+
+
 def test_mt_bench_and_spec_bench_are_read_and_counted(tmp_path: Path) -> None:
     eighty = [{"question_id": i, "category": name, "turns": ["a", "b"]} for i, name in enumerate(EIGHT * 10)]
     more = ("translation", "summarization", "qa", "math_reasoning", "rag")
@@ -337,4 +349,5 @@ def test_a_request_of_a_trace_that_is_longer_than_all_texts_is_refused(tmp_path:
 
 def test_a_replay_needs_times_from_somewhere() -> None:
     with pytest.raises(BadInput, match=r"`load.replay` must name a file .* or use workload=trace"):
-        send_offsets_ns(Load(kind="replay"), 1, 0, [None])
+        check_recorded(Load(kind="replay"), [0.5, None])
+    assert send_offsets_ns(Load(kind="replay"), 2, 0, [None, None]) == [0, 0], "conversations to warm up have no times"
