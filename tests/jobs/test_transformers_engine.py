@@ -190,6 +190,8 @@ MISFITS: dict[str, tuple[Draft, dict[str, str], str]] = {
     "no heads": (HEADS, {"draft_dir": "strange"}, r"have tensors of a known name: got 'fc\.weight'"),
     "a bias is missing": (HEADS, {"draft_dir": "torn"}, r"be of one shape: .* Missing key.*1\.0\.linear\.bias"),
     "not tensors": (HEADS, {"draft_dir": "pickled"}, r"must hold only tensors: it holds other objects"),
+    "no last layer": (HEADS, {"draft_dir": "headless"}, r"end in a layer to the vocabulary: the first one has none\."),
+    "token map": (HEADS, {"draft_dir": "lost"}, r"give each of 64 rows a token below 64: it has 64, up to 64\."),
     "no file": (HEADS, {"draft_dir": "empty"}, r"must be one of medusa_lm_head\.safetensors, .* has none\."),
     "few heads": (MEDUSA, {"draft_dir": "random"}, r"`draft\.k` must be at most the 3 Medusa heads of .*: got 4\."),
     "few MTP layers": (Draft(method="mtp", k=2), {"model_dir": "mtp"}, r"number of .* MTP layers.*: got 2, and 1 in Mellum"),

@@ -47,6 +47,8 @@ def main() -> None:
     save_heads(folder / "torn", {k: v for k, v in random_heads(32).items() if k != "1.0.linear.bias"}, "medusa_lm_head.pt")
     save_heads(folder / "pickled", {"0.0.weight": Path("/")}, "medusa_lm_head.pt")
     save_heads(folder / "empty", {}, "other.pt")
+    save_heads(folder / "headless", {"0.0.linear.weight": torch.zeros(32, 32)}, "medusa_lm_head.pt")
+    save_heads(folder / "lost", {**random_heads(32), "token_map": torch.full((64,), 64)}, "model.safetensors")
     save_dflash_chain(folder / "dflash chain", hidden / hidden.norm(dim=1, keepdim=True))
     size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     save_dflash(folder / "dflash", target_layer_ids=[0, 3], initializer_range=0.4, **size)

@@ -138,8 +138,8 @@ def as_own_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
 def counts(tensors: Mapping[str, Any]) -> tuple[int, int]:
     """How many heads, and blocks in each."""
     lasts = [name.split(".") for name in tensors if ".linear." not in name]
-    if not lasts:
-        raise ValueError("Medusa heads must end in a layer to the vocabulary: none of them has one.")
+    if not any(name[0] == "0" for name in lasts):
+        raise ValueError("Medusa heads must each end in a layer to the vocabulary: the first one has none.")
     return len(lasts), int(lasts[0][1])
 
 
@@ -151,7 +151,7 @@ def checked_shape(last: Any, token_map: Any, model: Any) -> tuple[int, int]:
         raise ValueError(f"Medusa heads must have the target's hidden size {size}: got {width}. {TRAINED}")
     if token_map is None and rows != vocabulary:
         raise ValueError(f"Medusa heads must have the target's vocabulary of {vocabulary} tokens: got {rows}. {TRAINED}")
-    if token_map is not None and (len(token_map) != rows or int(token_map.max()) >= vocabulary):
+    if token_map is not None and (len(token_map) != rows or not 0 <= token_map.min() <= token_map.max() < vocabulary):
         raise ValueError(
             f"the Medusa heads' token_map must give each of {rows} rows a token below {vocabulary}: it has "
             f"{len(token_map)}, up to {int(token_map.max())}. {TRAINED}"
