@@ -38,6 +38,8 @@ PUBLIC_VIEWS = (
     "distributions",
     "scored",
     "memory",
+    "parts",
+    "inflations",
     "requests",
     "chunks",
     "steps",

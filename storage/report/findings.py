@@ -25,12 +25,13 @@ SETTING = (
     "batch",
     "workload",
     "split",
+    "entropy",
     "isl",
     "temperature",
 )
 """What the rows of one table have in common: everything but the draft and the load."""
 
-_ORDER = "run, engine, model, dtype, tp, batch, workload, split, isl, temperature, load_kind, concurrency, rate"
+_ORDER = "run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, load_kind, concurrency, rate"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Findings:
     folders: Sequence[Path]
     drafts: Sequence[Row]  # one a draft and setting; `user_tps`, `output_tps`, ... hold its row of `draft_speedups`
     by_category: Sequence[Row]  # one a speculative draft, setting and category
+    inflations: Sequence[Row]  # one a draft and setting that random tokens measured beside real text
     problems: Sequence[Row]  # cells that failed or are invalid
     sessions: Sequence[Row]
     n_cells: int
@@ -59,6 +61,7 @@ def find(patterns: Sequence[Path | str]) -> Findings:
             folders=find_runs(patterns),
             drafts=_drafts(runs),
             by_category=_by_category(runs),
+            inflations=_inflations(runs),
             problems=_rows(
                 runs,
                 f"FROM judged_cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
@@ -91,6 +94,19 @@ def _by_category(runs: duckdb.DuckDBPyConnection) -> list[Row]:
         runs,
         f"""FROM compared JOIN draft_categories USING (run, deployment_id, condition, category)
             WHERE metric = 'user_tps' AND category <> 'all' ORDER BY {_ORDER}, draft, category""",
+    )
+
+
+def _inflations(runs: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Means over the repeats; the shares are of those means."""
+    same = "run, engine, model, method, draft, isl, load, real_workload, entropy"
+    return _rows(
+        runs,
+        f"""FROM (SELECT {same}, avg(al) AS al, avg(real_al) AS real_al, avg(al) / avg(real_al) - 1 AS al_inflation,
+                   avg(user_tps) AS user_tps, avg(real_user_tps) AS real_user_tps,
+                   avg(user_tps) / avg(real_user_tps) - 1 AS user_tps_inflation, bool_and(valid) AS valid
+            FROM inflations GROUP BY ALL)
+            ORDER BY run, engine, model, isl, load, real_workload, entropy, method <> 'none', draft""",
     )
 
 

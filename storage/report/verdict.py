@@ -16,7 +16,26 @@ def verdicts(findings: Findings) -> list[str]:
         for drafts in by_setting(findings.drafts)
         for same_load in _grouped(drafts, (*SETTING, "load"))
     ]
-    return sentences or ["Nothing has been measured yet."]
+    return [*sentences, *map(_inflation, findings.inflations)] or ["Nothing has been measured yet."]
+
+
+def _inflation(row: Row) -> str:
+    """By how much random tokens mislead, beside real text of the same length."""
+    text = row["real_workload"] + (f" ({row['entropy']} entropy)" if row["entropy"] else "")
+    head = f"**Random tokens mislead** ({row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']})"
+    speed = f"a user gets {_inflated(row, 'user_tps', 'more tokens/s', 'fewer tokens/s')}"
+    if row["method"] == "none":
+        told = f"without speculation {speed}"
+    else:
+        told = f"with {row['draft']} AL is {_inflated(row, 'al', 'higher', 'lower')} and {speed}"
+    return f"{head}: {told} than with real text, {text}." + ("" if row["valid"] else " Not all of these cells are valid.")
+
+
+def _inflated(row: Row, metric: str, more: str, less: str) -> str:
+    share, got, real = row[f"{metric}_inflation"], row[metric], row[f"real_{metric}"]
+    if share is None:
+        return "unknown"
+    return f"{100 * abs(share):.0f} % {more if share >= 0 else less} ({got:.2f}, not {real:.2f})"
 
 
 def by_setting(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -37,6 +56,7 @@ def setting_name(row: Row) -> str:
         f"{row['model']} on {row['engine']}",
         f"workload {row['workload']}" + (f"/{row['split']}" if row["split"] else ""),
     ]
+    parts += [f"{row['entropy']} entropy"] if row["entropy"] else []
     parts += [f"{row['isl']} input tokens"] if row["isl"] else []
     parts += [f"temperature {row['temperature']:g}"] if row["temperature"] else []
     parts += [str(row["dtype"])] if row["dtype"] not in ("auto", None) else []
