@@ -34,7 +34,7 @@ WORKLOADS = {
 
 def load_prompts(workload: Workload) -> list[Prompt]:
     """The prompts of a workload in the order of sending; `BadInput` for a name, category or field that it does not have."""
-    prompts = of_categories(_reader(workload.name)(workload), workload.categories, workload.name)
+    prompts = of_categories(reader_of(workload.name)(workload), workload.categories, workload.name)
     if all(prompt.arrival_s is not None for prompt in prompts):
         return _as_they_came(prompts, workload.limit)
     return stratified(prompts, workload.limit, workload.seed)
@@ -48,7 +48,8 @@ def _as_they_came(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
     return by_time[:limit] if limit else by_time
 
 
-def _reader(name: str) -> Callable[[Workload], list[Prompt]]:
+def reader_of(name: str) -> Callable[[Workload], list[Prompt]]:
+    """What reads all prompts of this workload, in their files' order; `BadInput` for a name that is not known."""
     if name not in WORKLOADS:
         known = ", ".join(sorted(WORKLOADS))
         raise BadInput(f"`workload.name` must be a known workload: got {name!r}. Known: {known}. Use one of them.")

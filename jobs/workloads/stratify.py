@@ -34,13 +34,13 @@ def stratified(prompts: Sequence[Prompt], limit: int, seed: int) -> list[Prompt]
     if limit < 0:
         raise BadInput(f"`workload.limit` must be a number of prompts, or 0 for all: got {limit}. Use 0 or more.")
     ranks = _ranks(prompts, seed)
-    rounds = sorted(prompts, key=lambda prompt: (ranks[prompt.question_id], _chance(seed, "round", prompt)))
+    rounds = sorted(prompts, key=lambda prompt: (ranks[prompt.question_id], chance(seed, "round", prompt)))
     drawn = rounds[:limit] if limit else rounds
     sizes = Counter(prompt.category for prompt in drawn)
 
     def place(prompt: Prompt) -> tuple[float, str]:
         """Where in the whole, from 0 to 1: the i-th of n prompts of a category lies somewhere in the i-th n-th of it."""
-        rank = ranks[prompt.question_id] + _chance(seed, "place", prompt)
+        rank = ranks[prompt.question_id] + chance(seed, "place", prompt)
         return rank / sizes[prompt.category], prompt.question_id
 
     return sorted(drawn, key=place)
@@ -49,12 +49,12 @@ def stratified(prompts: Sequence[Prompt], limit: int, seed: int) -> list[Prompt]
 def _ranks(prompts: Sequence[Prompt], seed: int) -> dict[str, int]:
     """question_id → its place in the shuffled order of its category."""
     by_category: dict[str, list[Prompt]] = defaultdict(list)
-    for prompt in sorted(prompts, key=lambda prompt: _chance(seed, "rank", prompt)):
+    for prompt in sorted(prompts, key=lambda prompt: chance(seed, "rank", prompt)):
         by_category[prompt.category].append(prompt)
     return {prompt.question_id: rank for group in by_category.values() for rank, prompt in enumerate(group)}
 
 
-def _chance(seed: int, purpose: str, prompt: Prompt) -> float:
-    """A number in [0, 1), the same wherever it is asked for."""
+def chance(seed: int, purpose: str, prompt: Prompt) -> float:
+    """A number in [0, 1), of the prompt's id and nothing else of it: the same wherever it is asked for."""
     text = f"{seed}/{purpose}/{prompt.question_id}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
