@@ -37,22 +37,26 @@ def _check(cell: Cell, folder: Path) -> None:
     workload, limit = cell.workload, cell.deployment.engine.max_length or longest_of(folder)
     prompts = load_prompts(workload)
     _check_asked_lengths(prompts, workload.output_limit, limit)
-    first_made = [prompt for prompt in prompts if prompt.recipe][:1]  # where one can be made, all can
+    asked = sorted(
+        (prompt for prompt in prompts if prompt.recipe), key=lambda prompt: prompt.recipe.isl if prompt.recipe else 0
+    )
+    extremes = [*asked[:1], *asked[-1:]]  # where these can be made, all can
     close = [
         prompt for prompt in prompts if not prompt.recipe and _most_tokens(prompt, folder, workload.output_limit) > limit > 0
     ]
-    if close or first_made or workload.template_args:
+    if close or extremes or workload.template_args:
         tokenizer = _tokenizer(folder).with_args(workload.template_args)
-        check_lengths(conversations([*close, *first_made], tokenizer), workload.output_limit, limit)
+        check_lengths(conversations([*close, *extremes], tokenizer), workload.output_limit, limit)
 
 
 def _check_asked_lengths(prompts: Sequence[Prompt], output_limit: int, limit: int) -> None:
-    asked = max((prompt.recipe.isl + prompt.limit(output_limit) for prompt in prompts if prompt.recipe), default=0)
-    if asked > limit > 0:
+    asked = [(prompt.recipe.isl, prompt.limit(output_limit)) for prompt in prompts if prompt.recipe]
+    isl, answer = max(asked, key=sum, default=(0, 0))
+    if isl + answer > limit > 0:
         raise BadInput(
             f"`workload.isl` and `workload.output_limit` must fit into {limit} tokens (`engine.max_length`, or the model's "
-            f"own limit): got {asked - output_limit} and {output_limit}, {asked} in all. Use less, or raise "
-            f"`engine.max_length` to {asked} where the model allows it."
+            f"own limit): got {isl} and {answer}, {isl + answer} in all. Use less, or raise `engine.max_length` to "
+            f"{isl + answer} where the model allows it."
         )
 
 
