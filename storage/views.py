@@ -1,4 +1,4 @@
-"""Owns how run folders become tables and views of one DuckDB connection. Does not own metrics: they are in `views.sql`.
+"""Owns how run folders become tables and views of one DuckDB connection. Does not own metrics: they are in `views/`.
 
 Nothing is written: the database is in memory, the rows stay in their Parquet files. What is small (a row a session or
 try) is read once, so that one connection sees one state of a run that is still being written.
@@ -18,7 +18,21 @@ from storage.errors import BadRun
 from storage.rows import SCHEMA_VERSION
 from storage.tables import SCHEMAS
 
-VIEWS_FILE = Path(__file__).with_name("views.sql")
+VIEW_FILES = [
+    Path(__file__).parent / "views" / f"{topic}.sql"
+    for topic in (
+        "formulas",
+        "requests",
+        "acceptance",
+        "metrics",
+        "outputs",
+        "cells",
+        "comparisons",
+        "memory",
+        "drafts",
+    )
+]
+"""Every metric and every verdict, once, by topic; each builds on those before it."""
 
 _IS_TORN = re.compile("magic bytes|too small|parquet file|corrupt|deserial", re.IGNORECASE)
 
@@ -49,7 +63,7 @@ PUBLIC_VIEWS = (
     "thresholds",
     "remedies",
 )
-"""What a user is told about; the rest of `views.sql` are steps on the way."""
+"""What a user is told about; the rest of `views/` are steps on the way."""
 
 
 def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
@@ -60,11 +74,16 @@ def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
     runs = open_records(patterns)
     try:
         with readable_files():
-            runs.execute(VIEWS_FILE.read_text()).fetchall()
+            runs.execute(views_sql()).fetchall()
     except BaseException:
         runs.close()
         raise
     return runs
+
+
+def views_sql() -> str:
+    """The statements that make every view."""
+    return "\n".join(file.read_text(encoding="utf-8") for file in VIEW_FILES)
 
 
 def open_records(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:

@@ -12,7 +12,7 @@ import pytest
 from recorded import create_cell, create_request, create_row, create_session, record
 
 from storage.rows import CellResult, CellRow, SessionRow
-from storage.views import VIEWS_FILE, open_runs
+from storage.views import open_runs, views_sql
 
 
 def ask(folder: Path, sql: str) -> list[Any]:
@@ -112,7 +112,7 @@ def test_al_of_chunks_is_tokens_a_chunk_after_the_first(tmp_path: Path) -> None:
 
 
 def test_every_reason_has_a_rule_and_a_remedy() -> None:
-    text = VIEWS_FILE.read_text()
+    text = views_sql()
     judged = text[text.index("list_filter([") : text.index("lambda reason: reason IS NOT NULL")]
     reasons = set(re.findall(r"THEN '(\w+)'", judged))
     with open_runs([Path(__file__).parent / "fixtures" / "schema_1"]) as runs:

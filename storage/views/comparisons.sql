@@ -1,0 +1,153 @@
+-- Owns speculative cells beside their paired baselines: ratios, intervals, projections. Does not own decisions.
+
+-- ----------------------------------------------------------------------------------------------------------- comparisons
+CREATE VIEW pairs AS  -- a speculative cell and its baseline: the same measurement without a draft, of the same repeat
+SELECT fast.run, fast.cell_id, base.cell_id AS baseline_cell_id, fast.deployment_id, base.deployment_id AS baseline_deployment_id,
+       fast.condition, fast.duration_s, base.duration_s AS baseline_duration_s
+FROM shown_cells fast JOIN shown_cells base ON base.run = fast.run AND base.pair_id = fast.pair_id AND base.method = 'none'
+WHERE fast.method <> 'none' AND fast.status = 'ok' AND base.status = 'ok';
+
+CREATE VIEW judged_pairs AS
+WITH judged AS MATERIALIZED (SELECT run, cell_id, valid, al, al_drafted FROM cells)  -- once for both sides
+SELECT pairs.run, pairs.cell_id, deployment_id, condition, fast.valid AND base.valid AS valid, fast.al, fast.al_drafted
+FROM pairs JOIN judged fast USING (run, cell_id) JOIN judged base ON base.run = pairs.run AND base.cell_id = baseline_cell_id;
+
+CREATE VIEW answers AS  -- one row a prompt: a prompt that was sent more than once speaks once
+SELECT run, cell_id, question_id, turn, any_value(category) AS category, avg(user_tps) AS user_tps, avg(tpot_ms) AS tpot_ms,
+       avg(ttft_ms) AS ttft_ms, avg(e2e_ms) AS e2e_ms, sum(n_output_tokens) AS tokens, sum(e2e_ms) AS busy_ms
+FROM requests WHERE is_answered GROUP BY run, cell_id, question_id, turn;
+
+CREATE VIEW answered_twice AS
+-- Prompts that both cells of a pair answered. A `gain` is of two numbers, `top` and `bottom`, so that top / bottom > 1 always means
+-- faster with speculation. `level` says what is compared: one cell, or one draft over all repeats (a prompt's mean over them first:
+-- repeats of a prompt are no new prompts).
+WITH fast AS MATERIALIZED (SELECT * FROM pairs JOIN answers USING (run, cell_id)),  -- bounds the planner: it would join prompts first
+prompts AS (
+    SELECT fast.run, fast.cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition,
+           unnest(['all', fast.category]) AS category, fast.question_id, fast.turn,
+           fast.user_tps, base.user_tps AS base_user_tps, fast.tpot_ms, base.tpot_ms AS base_tpot_ms, fast.ttft_ms, base.ttft_ms AS base_ttft_ms,
+           fast.e2e_ms, base.e2e_ms AS base_e2e_ms, fast.tokens, base.tokens AS base_tokens, fast.busy_ms, base.busy_ms AS base_busy_ms
+    FROM fast JOIN answers base ON base.run = fast.run AND base.cell_id = fast.baseline_cell_id
+     AND base.question_id = fast.question_id AND base.turn = fast.turn
+)
+SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '' AS condition, category, question_id, turn,
+       * EXCLUDE (run, cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition, category, question_id, turn)
+FROM prompts
+UNION ALL BY NAME
+SELECT 'draft' AS level, run, deployment_id AS subject, baseline_deployment_id AS baseline, condition, category, question_id, turn,
+       avg(user_tps) AS user_tps, avg(base_user_tps) AS base_user_tps, avg(tpot_ms) AS tpot_ms, avg(base_tpot_ms) AS base_tpot_ms,
+       avg(ttft_ms) AS ttft_ms, avg(base_ttft_ms) AS base_ttft_ms, avg(e2e_ms) AS e2e_ms, avg(base_e2e_ms) AS base_e2e_ms,
+       sum(tokens) AS tokens, sum(base_tokens) AS base_tokens, sum(busy_ms) AS busy_ms, sum(base_busy_ms) AS base_busy_ms
+FROM prompts GROUP BY ALL;
+
+-- The statistic of two lists: a ratio of medians, or of ratios of sums where there are weights.
+CREATE MACRO ratio_of(tops, bottoms, top_weights, bottom_weights) AS CASE
+    WHEN top_weights[1] IS NULL THEN list_aggregate(tops, 'median') / nullif(list_aggregate(bottoms, 'median'), 0)
+    ELSE (list_sum(tops) / nullif(list_sum(top_weights), 0)) / nullif(list_sum(bottoms) / nullif(list_sum(bottom_weights), 0), 0) END;
+
+CREATE VIEW gains AS  -- the lists that a ratio is made of, in one order, so that a resample takes the same prompts from both
+SELECT level, run, subject, baseline, condition, category, gain.metric,
+       list(gain.top ORDER BY question_id, turn) AS tops, list(gain.bottom ORDER BY question_id, turn) AS bottoms,
+       list(gain.top_weight ORDER BY question_id, turn) AS top_weights, list(gain.bottom_weight ORDER BY question_id, turn) AS bottom_weights
+FROM (
+    SELECT level, run, subject, baseline, condition, category, question_id, turn, unnest([
+        {metric: 'user_tps', top: user_tps, bottom: base_user_tps, top_weight: NULL::DOUBLE, bottom_weight: NULL::DOUBLE},
+        {metric: 'tpot', top: base_tpot_ms, bottom: tpot_ms, top_weight: NULL, bottom_weight: NULL},
+        {metric: 'ttft', top: base_ttft_ms, bottom: ttft_ms, top_weight: NULL, bottom_weight: NULL},
+        {metric: 'e2e', top: base_e2e_ms, bottom: e2e_ms, top_weight: NULL, bottom_weight: NULL},
+        -- Throughput by prompt: tokens per time that requests were busy; with full slots it is the cell's, but for the number of slots.
+        {metric: 'output_tps', top: tokens, bottom: base_tokens, top_weight: busy_ms, bottom_weight: base_busy_ms}
+    ]) AS gain
+    FROM answered_twice
+)
+WHERE gain.top IS NOT NULL AND gain.bottom IS NOT NULL
+GROUP BY ALL;
+
+CREATE VIEW whole_cell_gains AS  -- the measured ratio of output TPS, of all that was answered and the whole duration
+WITH throughputs AS (
+    SELECT pairs.*, fast.tokens / nullif(duration_s, 0) AS output_tps, base.tokens / nullif(baseline_duration_s, 0) AS base_output_tps
+    FROM pairs
+    JOIN (SELECT run, cell_id, sum(tokens) AS tokens FROM answers GROUP BY run, cell_id) fast USING (run, cell_id)
+    JOIN (SELECT run, cell_id AS baseline_cell_id, sum(tokens) AS tokens FROM answers GROUP BY run, cell_id) base USING (run, baseline_cell_id)
+)
+SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '' AS condition, 'all' AS category, 'output_tps' AS metric,
+       output_tps / nullif(base_output_tps, 0) AS whole_ratio
+FROM throughputs
+UNION ALL
+SELECT 'draft', run, deployment_id, baseline_deployment_id, condition, 'all', 'output_tps', avg(output_tps) / nullif(avg(base_output_tps), 0)
+FROM throughputs GROUP BY ALL;
+
+CREATE VIEW observed_gains AS
+-- The measured ratios. The whole cell's output TPS cannot be taken apart by prompt: its interval is that of the throughput by prompt,
+-- moved (`scale`) onto the ratio that was measured.
+SELECT level, run, subject, baseline, condition, category, metric, tops, bottoms, top_weights, bottom_weights, len(tops) AS n_prompts,
+       ratio_of(tops, bottoms, top_weights, bottom_weights) AS ratio_by_prompt,
+       coalesce(whole_ratio, ratio_by_prompt) AS ratio,
+       ratio / nullif(ratio_by_prompt, 0) AS scale
+FROM gains LEFT JOIN whole_cell_gains USING (level, run, subject, baseline, condition, category, metric);
+
+CREATE VIEW numbers AS  -- for each resample as many numbers as there are prompts at most
+SELECT resample, list_transform(range(n), lambda nth: uniform(resample, nth)) AS uniforms
+FROM (SELECT unnest(range(resamples)) AS resample FROM thresholds),
+     (SELECT max(n) AS n FROM (SELECT count(DISTINCT (question_id, turn)) AS n FROM recorded_requests GROUP BY run));
+
+CREATE VIEW comparisons AS
+-- Percentile bootstrap, paired by prompt: a resample draws as many prompts as there are, with replacement, and takes the values of both
+-- cells for each. Significant = the interval excludes 1, with enough prompts to say so; "not significant" is a result.
+WITH resampled AS (
+    SELECT observed_gains.*, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn
+    FROM observed_gains, numbers
+), ratios AS (
+    SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
+           scale * ratio_of(list_select(tops, drawn), list_select(bottoms, drawn),
+                            list_select(top_weights, drawn), list_select(bottom_weights, drawn)) AS resampled_ratio
+    FROM resampled
+)
+SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
+       CASE WHEN n_prompts > 1 THEN percentile((1 - confidence()) / 2, resampled_ratio) END AS ci_low,
+       CASE WHEN n_prompts > 1 THEN percentile((1 + confidence()) / 2, resampled_ratio) END AS ci_high,
+       coalesce(n_prompts >= min_prompts_significant AND (ci_low > 1 OR ci_high < 1), false) AS significant,
+       CASE WHEN NOT significant THEN 'not significant' WHEN ratio > 1 THEN 'faster' ELSE 'slower' END AS verdict
+FROM ratios, thresholds
+GROUP BY level, run, subject, baseline, condition, category, metric, ratio, n_prompts, min_prompts_significant;
+
+CREATE VIEW speedups AS
+-- One row a speculative cell, metric and category ('all' = over all of them); ratio > 1 always means faster with speculation. Of
+-- user_tps, tpot, ttft and e2e it is the ratio of the medians over the prompts that both cells answered. `valid` = both cells are: a
+-- ratio of others is shown, and is no ground for a claim. `al` is over all steps, `al_drafted` over drafted ones, of the same category.
+SELECT comparisons.run, subject AS cell_id, baseline AS baseline_cell_id, metric, comparisons.category, ratio, ci_low, ci_high, significant,
+       verdict, n_prompts, valid,
+       CASE comparisons.category WHEN 'all' THEN judged_pairs.al ELSE categories.al END AS al,
+       CASE comparisons.category WHEN 'all' THEN judged_pairs.al_drafted ELSE categories.al_drafted END AS al_drafted
+FROM comparisons JOIN judged_pairs ON judged_pairs.run = comparisons.run AND cell_id = subject
+LEFT JOIN categories ON categories.run = comparisons.run AND categories.cell_id = subject AND categories.category = comparisons.category
+WHERE level = 'cell';
+
+CREATE VIEW draft_speedups AS
+-- One row a draft, condition, metric and category: all repeats of a pair together. `ratio_min` and `ratio_max` are those of the single
+-- repeats: what differs from one session to the next is in no interval that resamples prompts. `valid` = all of its cells are.
+WITH repeats AS (
+    SELECT pairs.run, pairs.deployment_id AS subject, pairs.baseline_deployment_id AS baseline, pairs.condition, category, metric,
+           count(*) AS n_repeats, min(ratio) AS ratio_min, max(ratio) AS ratio_max
+    FROM observed_gains JOIN pairs ON pairs.run = observed_gains.run AND cell_id = subject WHERE level = 'cell' GROUP BY ALL
+), labels AS (
+    SELECT run, deployment_id AS subject, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
+           any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
+           any_value(isl) AS isl, any_value(entropy) AS entropy, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
+           any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split
+    FROM shown_cells GROUP BY run, deployment_id, condition
+)
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
+       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, subject AS deployment_id, baseline AS baseline_deployment_id, condition, valid
+FROM (FROM comparisons WHERE level = 'draft')
+JOIN repeats USING (run, subject, baseline, condition, category, metric)
+JOIN labels USING (run, subject, condition)
+JOIN (SELECT run, deployment_id AS subject, condition, bool_and(valid) AS valid FROM judged_pairs GROUP BY ALL)
+    USING (run, subject, condition);
+
+CREATE VIEW projections AS
+-- The speed-up that acceptance and step times promise: S = t_ar · AL / t_sd [SPEED-Bench, App. H], beside the measured one.
+SELECT pairs.run, pairs.cell_id, baseline_cell_id, fast.category, base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms,
+       fast.al_step_weighted AS al, t_ar_ms * al / t_sd_ms AS projected
+FROM pairs JOIN metrics fast USING (run, cell_id)
+JOIN metrics base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category;

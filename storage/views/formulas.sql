@@ -1,0 +1,63 @@
+-- Owns every metric and every verdict, once. Does not own where rows come from: `recorded_sessions`, `recorded_cells`,
+-- `recorded_requests` and `recorded_telemetry` are there already (`storage/views.py`), typed, each with a column `run`.
+-- Units are in the names: `_ns` is recorded, `_ms` and `_s` are derived. `list[i]` counts from 1, `position` and `turn` from 0
+-- unless said otherwise. Sources in brackets: [SPEED-Bench] the paper and its code, [vLLM] its counters, [AIPerf].
+
+-- ---------------------------------------------------------------------------------------------------------- thresholds
+CREATE MACRO confidence() AS 0.95;  -- a quantile must be a constant
+CREATE TABLE thresholds AS SELECT
+    3     AS min_requests,               -- answered requests that a valid cell has at least
+    0.01::DOUBLE AS max_failed_share,  -- of its requests
+    10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled; and also more than ...
+    0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
+    0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
+    0.01::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
+    0.01::DOUBLE AS max_acceptance_difference,  -- between what steps, counters and chunks say of acceptance
+    0.01::DOUBLE AS max_false_alarms,  -- share of cells whose outputs would be called different by chance, all their statistics together
+    -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
+    0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
+    1000  AS resamples,                  -- of the bootstrap
+    confidence()::DOUBLE AS confidence,  -- of every interval
+    6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
+
+-- ------------------------------------------------------------------------------------------------------------- formulas
+CREATE MACRO percentile(share, value) AS quantile_cont(value, share);  -- exact, interpolated; null for no values
+
+-- The steps that count for AL: without the one that only ended the prefill, and without a last one that a stop cut short
+-- [SPEED-Bench trims alike; its published code does not: `al_untrimmed`].
+CREATE MACRO counted(steps, first_step_is_prefill, last_step_is_cut) AS
+    list_slice(steps, 1 + first_step_is_prefill::INT, greatest(len(steps) - last_step_is_cut::INT, 0));
+
+-- AL = E[L], L = accepted + 1 [SPEED-Bench; vLLM's mean_acceptance_length]. Without steps there is none.
+CREATE MACRO acceptance_length(n_accepted, n_steps) AS 1 + n_accepted / nullif(n_steps, 0);
+
+-- Whether a request was answered, to its end.
+CREATE MACRO is_whole(error, chunk_gap_ns) AS error = '' AND len(chunk_gap_ns) > 0;
+
+-- Whether a request that was answered meets every limit (s, null = none) on its TTFT and TPOT (ms); null when there is no limit. One
+-- without a TPOT, since all came in one chunk, meets any TPOT. One that failed meets none [goodput of DistServe; vLLM's benchmark].
+CREATE MACRO meets_limits(is_answered, ttft_ms, slo_ttft_s, tpot_ms, slo_tpot_s) AS
+    CASE WHEN slo_ttft_s IS NOT NULL OR slo_tpot_s IS NOT NULL
+         THEN is_answered AND coalesce(ttft_ms <= 1e3 * slo_ttft_s, true) AND coalesce(tpot_ms <= 1e3 * slo_tpot_s, true) END;
+
+-- How much a cumulative counter grew; null when the engine has no such counter, or when it started anew in between.
+CREATE MACRO grown(before, after, counter) AS
+    CASE WHEN after[counter] >= coalesce(before[counter], 0) THEN after[counter] - coalesce(before[counter], 0) END;
+
+-- The `nth` of a fixed sequence of numbers in [0, 1): no seed, the same in every version of DuckDB.
+CREATE MACRO uniform(resample, nth) AS md5_number_lower(resample || ':' || nth) / 18446744073709551616.0;
+
+-- The `nth` of a fixed sequence of coins, +1 or -1; each hash gives 64 of them.
+CREATE MACRO coin(resample, nth) AS
+    ((md5_number_lower(resample || '/' || (nth // 64)) >> (nth % 64)::INT) & 1)::DOUBLE * 2 - 1;
+
+-- The mean log-probability of an answer's tokens; null when they were not told one for each token.
+CREATE MACRO mean_logprob(logprobs, output_ids, least) AS
+    CASE WHEN len(logprobs) = len(output_ids) THEN list_avg(list_transform(logprobs, lambda logprob: greatest(logprob, least))) END;
+
+-- The share of an answer's token ids that are there for the first time.
+CREATE MACRO distinct_share(ids) AS list_unique(ids) / nullif(len(ids), 0);
+
+-- The share of an answer's 4-grams that repeat an earlier one.
+CREATE MACRO repeated_share(ids) AS
+    1 - list_unique(list_transform(range(1, len(ids) - 2), lambda i: hash(ids[i:i + 3]))) / nullif(greatest(len(ids) - 3, 0), 0);

@@ -1,0 +1,27 @@
+-- Owns what a draft costs in memory. Does not own what is recorded of it.
+
+-- --------------------------------------------------------------------------------------------------------------- memory
+CREATE VIEW memory AS
+-- What each engine start needed, and a draft's cost: the difference to the start without a draft that came nearest before or after it on
+-- the same node, of a deployment that is the same otherwise. `weights_bytes` are the target's where the engine tells the draft's apart, and
+-- both together where not; then the draft's are the difference. Null = the engine does not tell, or there is nothing to compare with.
+WITH started AS (
+    SELECT run, session_id, node, deployment_id, started_at, deployment_json ->> '$.engine.name' AS engine,
+           coalesce(nullif(deployment_json ->> '$.model.name', ''), deployment_json ->> '$.model.path') AS model,
+           deployment_json ->> '$.draft.method' AS method,
+           coalesce(nullif(deployment_json ->> '$.draft.name', ''), method) AS draft,
+           coalesce((deployment_json ->> '$.draft.k')::INT, 0) AS k,
+           json_merge_patch(deployment_json, '{"draft": null}')::VARCHAR AS undrafted,
+           kv_capacity_tokens, weights_bytes, draft_weights_bytes, peak_memory_bytes
+    FROM sessions WHERE status = 'ok'
+), beside AS (
+    SELECT fast.run, fast.session_id,
+           arg_min(base, abs(epoch(fast.started_at::TIMESTAMPTZ) - epoch(base.started_at::TIMESTAMPTZ))) AS base
+    FROM started fast JOIN started base USING (run, node, undrafted) WHERE fast.method <> 'none' AND base.method = 'none' GROUP BY ALL
+)
+SELECT run, session_id, deployment_id, node, engine, model, draft, method, k, base.session_id AS baseline_session_id,
+       kv_capacity_tokens, base.kv_capacity_tokens - kv_capacity_tokens AS kv_lost_tokens,
+       kv_lost_tokens / nullif(base.kv_capacity_tokens, 0) AS kv_lost_share,
+       weights_bytes, coalesce(draft_weights_bytes, started.weights_bytes - base.weights_bytes) AS draft_weights_bytes,
+       peak_memory_bytes, started.peak_memory_bytes - base.peak_memory_bytes AS draft_peak_bytes
+FROM started LEFT JOIN beside USING (run, session_id);
