@@ -11,6 +11,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from jobs.errors import BadInput
 from jobs.models import resolve
 from jobs.spec import Workload
 from jobs.workloads import WORKLOADS, load_prompts
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    workload = Workload(name=options.workload, categories=options.category, limit=options.limit, seed=options.seed)
+    fields = {name: getattr(options, name) for name in ("path", "revision", "split", "isl", "entropy", "limit", "seed")}
+    workload = Workload(options.workload, categories=options.category, columns=_columns(options.column), **fields)
     prompts = load_prompts(workload)
     Console().print(_table(options.workload, prompts, _lengths(prompts, options.model) if options.model else {}))
     return 0
@@ -38,9 +40,19 @@ def _parser() -> argparse.ArgumentParser:
         "--model", help="count tokens with the tokenizer and chat template of this model; named as in `model.path`"
     )
     parser.add_argument("--category", action="append", default=[], help="only this category; may be given several times")
+    parser.add_argument("--column", action="append", default=[], metavar="OURS=THEIRS", help="as workload.columns")
+    for name in ("path", "revision", "split", "isl", "entropy"):
+        parser.add_argument(f"--{name}", default=0 if name == "isl" else "", help=f"as workload.{name}")
     parser.add_argument("--limit", type=int, default=0, help="as workload.limit")
     parser.add_argument("--seed", type=int, default=0, help="as workload.seed")
     return parser
+
+
+def _columns(given: Sequence[str]) -> dict[str, str]:
+    pairs = [item.partition("=") for item in given]
+    if wrong := [item for item, (_, _, theirs) in zip(given, pairs, strict=True) if not theirs]:
+        raise BadInput(f"--column must read OURS=THEIRS: got {wrong[0]!r}. Write --column text=prompt.")
+    return {ours: theirs for ours, _, theirs in pairs}
 
 
 def _lengths(prompts: Sequence[Prompt], model: str) -> dict[str, int]:

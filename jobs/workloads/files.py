@@ -22,7 +22,7 @@ from jobs.workloads.hub import data_set
 from storage import datasets
 
 csv.field_size_limit(2**31 - 1)  # a prompt is often longer than the 128 KiB that csv takes for a mistake
-KEPT = 2  # files of a grid's workloads, so that planning many cells reads each once
+KEPT = 6  # files of a grid's workloads, so that planning many cells reads each once
 MANIFEST = "manifest.json"
 """What `jobs.workloads.prepare` puts beside a data set: among other things, the revision that it is of."""
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from speed_bench_sources import LONG_ROWS, MASK, OPEN, ROWS, Letters, write_sources
 
 from jobs.workloads.prepare import words
 from jobs.workloads.prepare.__main__ import main
 from jobs.workloads.prepare.library import Library, Missing
 from jobs.workloads.prepare.turns import REVISIONS, SOURCES
 from storage.datasets import read_rows, write_rows
+from tests.jobs.speed_bench_sources import LONG_ROWS, MASK, OPEN, ROWS, Letters, write_sources
 
 Run = Callable[..., int]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jobs.errors import BadInput
-from jobs.load.arrivals import check_recorded, send_offsets_ns
-from jobs.spec import Load, Workload
+from jobs.spec import Workload
 from jobs.workloads import load_prompts
+from jobs.workloads.__main__ import main
 from jobs.workloads.base import Prompt
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations
 from storage.datasets import write_rows
@@ -268,86 +268,12 @@ def test_sharegpt_asks_the_first_question_or_all_with_the_recorded_answers(tmp_p
         load_prompts(workload)
 
 
-TRACES = {
-    "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:50.5000001,600,5\n2023-11-16 18:15:50,400,44\n",
-    "Azure 2024": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    "2024-05-10 00:00:02.5+00:00,600,5\n2024-05-10 00:00:02+00:00,400,44\n",
-    "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5.5,GPT-4,600,5,605,API log\n"
-    "5,GPT-4,400,44,444,API log\n6,GPT-4,50,0,50,API log\n",
-    "own": "timestamp,input_tokens,output_tokens\n100.5,600,5\n100,400,44\n",
-}
-
-
-@pytest.mark.parametrize("content", [pytest.param(content, id=name) for name, content in TRACES.items()])
-def test_a_trace_gives_times_lengths_and_limits(tmp_path: Path, tokenizer: ChatTokenizer, content: str) -> None:
-    (tmp_path / "t.csv").write_text(content)
-    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
-    assert [(prompt.arrival_s, prompt.output_limit) for prompt in prompts] == [(0.0, 44), (pytest.approx(0.5), 5)]
-    made = conversations(prompts, tokenizer)
-    assert [len(item.ids([])) for item in made] == [400, 600]
-    assert made[0].ids([]) == conversations(prompts, tokenizer)[0].ids([])
-    times = [item.prompt.arrival_s for item in made]
-    assert send_offsets_ns(Load(kind="replay"), 2, 0, times) == [0, pytest.approx(5e8, abs=1e3)]
-
-
-def test_blocks_that_a_trace_shares_are_shared_by_the_prompts(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
-    rows = [
-        {"timestamp": at, "input_length": 1500, "output_length": 9, "hash_ids": blocks}
-        for at, blocks in ((27_000, [7, 8, 1]), (27_500, [7, 8, 2]), (28_000, [9, 8, 2]))
-    ]
-    prompts = load_prompts(Workload(name="trace", path=str(lines(tmp_path / "t.jsonl", rows)), limit=3, entropy="low"))
-    assert [prompt.arrival_s for prompt in prompts] == [0.0, 0.5, 1.0]
-    one, two, three = (item.ids([]) for item in conversations(prompts, tokenizer))
-    before = len(tokenizer.around()[0])
-    assert [len(ids) for ids in (one, two, three)] == [1500] * 3
-    assert one[: before + 1024] == two[: before + 1024]
-    assert one[before + 1024 : before + 1100] != two[before + 1024 : before + 1100]
-    assert one[before : before + 100] != three[before : before + 100]
-
-
-def test_a_limit_takes_the_first_requests_of_a_trace_and_short_ones_are_as_short_as_can_be(
-    tmp_path: Path, tokenizer: ChatTokenizer
-) -> None:
-    rows = "".join(f"{at},{at + 1},3\n" for at in (4, 0, 2, 1, 3))
-    (tmp_path / "t.csv").write_text(f"when,in,out\n{rows}")
-    columns = {"timestamp": "when", "input_tokens": "in", "output_tokens": "out"}
-    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv"), columns=columns, limit=3))
-    assert [prompt.arrival_s for prompt in prompts] == [0.0, 1.0, 2.0]
-    around = sum(map(len, tokenizer.around()))
-    assert [len(item.ids([])) for item in conversations(prompts, tokenizer)] == [around + 1] * 3
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        pytest.param(
-            "a,b\n1,2\n", r"a trace must have times and lengths: line 2 of t.csv has a, b. Known: TIMESTAMP", id="columns"
-        ),
-        pytest.param(
-            "timestamp,input_tokens,output_tokens\nsoon,1,1\n", "`timestamp` must be a time: .* 'soon' in line 2", id="time"
-        ),
-        pytest.param(
-            "timestamp,input_tokens,output_tokens\n1,x,1\n", "`input_tokens` must be a number of tokens: got 'x'", id="count"
-        ),
-        pytest.param(
-            "timestamp,input_tokens,output_tokens\n1,5,0\n", "a trace must have requests with tokens: none", id="all failed"
-        ),
-    ],
-)
-def test_a_trace_that_is_none_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
-    (tmp_path / "t.csv").write_text(content)
-    with pytest.raises(BadInput, match=complaint):
-        load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
-
-
-def test_a_request_of_a_trace_that_is_longer_than_all_texts_is_refused(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
-    (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n1,900000,1\n")
-    prompts = load_prompts(Workload(name="trace", path=str(tmp_path / "t.csv")))
-    with pytest.raises(BadInput, match=r"longer than the texts that SpecSweep has, [0-9]+ tokens of this model: got"):
-        conversations(prompts, tokenizer)
-
-
-def test_a_replay_needs_times_from_somewhere() -> None:
-    with pytest.raises(BadInput, match=r"`load.replay` must name a file .* or use workload=trace"):
-        check_recorded(Load(kind="replay"), [0.5, None])
-    assert send_offsets_ns(Load(kind="replay"), 2, 0, [None, None]) == [0, 0], "conversations to warm up have no times"
+def test_the_command_shows_a_file_of_yours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = lines(tmp_path / "p.jsonl", [{"prompt": "Hi", "team": "red"}, {"prompt": "Ho", "team": "blue"}])
+    given = ["jsonl", f"--path={path}", "--column=text=prompt", "--column=category=team", f"--model={BYTES}"]
+    assert main(given) == 0
+    told = capsys.readouterr().out
+    assert "blue" in told
+    assert "tokens" in told
+    assert main(["jsonl", f"--path={path}", "--column=text"]) == 2
+    assert capsys.readouterr().err == "--column must read OURS=THEIRS: got 'text'. Write --column text=prompt.\n"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from jobs.errors import BadInput, SpecSweepError
+from jobs.errors import BadInput
 from jobs.models import cache_folder
 from jobs.provenance import PROJECT_ROOT
 from jobs.spec import Workload
@@ -21,6 +21,7 @@ from jobs.workloads.prepare.library import Library
 from jobs.workloads.prepare.masked import Base, Outcome, prepare
 from jobs.workloads.prepare.turns import SOURCES
 from jobs.workloads.speed_bench import CONFIGS, patterns_of
+from storage.command import OneLineParser, run_command
 
 DATA_SET = "nvidia/SPEED-Bench"
 REVISION = "487aa718444e816458d1a0a52bfce7a454285cf4"
@@ -29,19 +30,18 @@ MASKED_CONFIGS = [name for name in CONFIGS if name != "agentic"]  # nothing of t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when every row is whole, 1 when some lack their text (all said), 2 for bad input, with its one line on stderr."""
-    options = _parser().parse_args(argv)
+    return run_command(lambda: _run(_parser().parse_args(argv)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    library = Library(_local(options.source), cache_folder() / "sources")
     configs = MASKED_CONFIGS if options.config == "all" else [options.config]
-    try:
-        library = Library(_local(options.source), cache_folder() / "sources")
-        outcomes = {config: _prepared(config, options, library) for config in configs}
-    except SpecSweepError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(str(error), markup=False)
-        return 2 if isinstance(error, BadInput) else 1
+    outcomes = {config: _prepared(config, options, library) for config in configs}
     return max(_summed_up(config, PROJECT_ROOT / options.output / config, found) for config, found in outcomes.items())
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="python -m jobs.workloads.prepare",
         description="Fetch the texts that SPEED-Bench may not pass on from their sources. Run it again to go on.",
     )
