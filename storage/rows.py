@@ -7,6 +7,7 @@ History of the schema
     1   first version
     2   `ScoredRow`, `CellRow.scored_error`; no `CellRow.acceptance_source`, which the views tell;
         `RequestRow.n_thinking_tokens` and `output_valid`
+    3   `TelemetryRow`: temperature, energy, throttling, ECC and Xid errors, and what others do on the GPU
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 OK = "ok"
 FAILED = "failed"
@@ -142,6 +143,14 @@ class TelemetryRow:
     memory_bytes: int | None = None  # of the engine's process tree (cpu), of the device (gpu)
     power_w: float | None = None
     clock_mhz: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None  # of the device since its driver was loaded: differences tell
+    throttle_reasons: int | None = None  # NVML's bits of why the clock is lower than it could be; 0 and 1 (idle) are harmless
+    ecc_corrected: int | None = None  # memory errors since its driver was loaded
+    ecc_uncorrected: int | None = None
+    xid: int | None = None  # a critical error of the device since the sample before, by NVIDIA's number
+    other_processes: int | None = None  # that compute on it and are not of this session
+    other_memory_bytes: int | None = None  # that those hold
     schema_version: int = SCHEMA_VERSION
 
 

@@ -132,6 +132,14 @@ TELEMETRY = _schema(
     memory_bytes=_INT,
     power_w=_REAL,
     clock_mhz=_REAL,
+    temperature_c=_REAL,
+    energy_j=_REAL,
+    throttle_reasons=_INT,
+    ecc_corrected=_INT,
+    ecc_uncorrected=_INT,
+    xid=_INT,
+    other_processes=_INT,
+    other_memory_bytes=_INT,
     schema_version=_INT,
 )
 
