@@ -31,7 +31,7 @@ def main() -> None:
             for n in range(3)
         ]
         sample = TelemetryRow(row.cell_id, 1, 1000, "cpu", utilisation=0.5, memory_bytes=1 << 20)
-        device = TelemetryRow(row.cell_id, 1, 1000, "gpu0", 0.9, 1 << 30, 300.0, 1980.0, 60.0, 1e6, 4, 0, 0, 79, 1, 1 << 20)
+        device = TelemetryRow(row.cell_id, 1, 1000, "gpu0", 0.9, 1 << 30, 300.0, 1980.0, 60.0, 1e6, 0, 0, 0, None, 0, 0)
         scored = [ScoredRow(row.cell_id, 1, 0, "q0", "coding", "p0-0", [1, 2], [-0.5, -0.25])]
         results += [create_session(row, engine_version="5.0"), CellResult(row, requests, [sample, device], scored=scored)]
     record(FIXTURES / f"schema_{SCHEMA_VERSION}", *results)
