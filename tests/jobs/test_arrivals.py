@@ -144,7 +144,6 @@ def test_a_replay_that_cannot_be_is_refused(tmp_path: Path, content: str | None,
         ),
         pytest.param(Load(kind="poisson", rates=[1]), r"`load.rate_step_s` must be above 0", id="steps without a length"),
         pytest.param(Load(kind="gamma", rate=1, burstiness=0), r"`load.burstiness` must be above 0", id="no burstiness"),
-        pytest.param(Load(kind="replay"), r"`load.replay` must name a file", id="replay of nothing"),
     ],
 )
 def test_a_load_that_says_nothing_sensible_is_refused(load: Load, message: str) -> None:
