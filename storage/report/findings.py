@@ -43,6 +43,8 @@ class Findings:
     by_category: Sequence[Row]  # one a speculative draft, setting and category
     inflations: Sequence[Row]  # one a draft and setting that random tokens measured beside real text
     problems: Sequence[Row]  # cells that failed or are invalid
+    remedies: Sequence[Row]  # of the reasons that occurred
+    memory: Sequence[Row]  # one an engine start
     sessions: Sequence[Row]
     n_cells: int
     n_invalid: int
@@ -66,6 +68,11 @@ def find(patterns: Sequence[Path | str]) -> Findings:
                 runs,
                 f"FROM judged_cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
             ),
+            remedies=_rows(
+                runs,
+                "FROM remedies WHERE reason IN (SELECT unnest(reasons) FROM judged_cells WHERE NOT valid) ORDER BY reason",
+            ),
+            memory=_rows(runs, "SELECT DISTINCT * EXCLUDE (session_id, baseline_session_id) FROM memory ORDER BY ALL"),
             sessions=_rows(runs, "SELECT * FROM sessions ORDER BY run, started_at, session_id"),
             n_cells=_count(runs, "true"),
             n_invalid=_count(runs, "NOT valid"),

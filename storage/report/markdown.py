@@ -16,7 +16,8 @@ HOW_TO_READ = """\
 AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats.
 × = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant:
 the interval holds 1, or there are fewer than 6 prompts; (invalid) = no claim rests on it.
-Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat."""
+Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat. Of sampled answers
+(temperature above 0): whether they are drawn as the baseline's are, by paired tests; "differs" = they are not."""
 
 DRAFT_COLUMNS = (
     "load",
@@ -31,6 +32,17 @@ DRAFT_COLUMNS = (
     "lossless",
     "repeats",
 )
+MEMORY_LABELS = ("deployment", "draft", "node")
+MEMORY = (
+    ("kv_capacity_tokens", "KV tokens"),
+    ("kv_lost_tokens", "lost"),
+    ("kv_lost_share", "lost %"),
+    ("weights_bytes", "weights MiB"),
+    ("draft_weights_bytes", "draft MiB"),
+    ("peak_memory_bytes", "peak MiB"),
+    ("draft_peak_bytes", "peak more MiB"),
+)
+"""Column of the view `memory` → its head."""
 PROBLEM_COLUMNS = ("cell", "draft", "repeat", "status", "reasons", "error")
 SESSION_COLUMNS = ("session", "draft", "kind", "error", "log")
 ENVIRONMENT_COLUMNS = ("engine", "node", "host", "GPUs", "versions", "commit")
@@ -51,6 +63,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     yield _count(findings)
     yield from _by_draft(findings)
     yield from _by_category(findings)
+    yield from _memory(findings)
     yield from _problems(findings)
     yield from _environment(findings)
     yield from _reproduce(findings)
@@ -76,7 +89,7 @@ def _title(row: Row, findings: Findings) -> str:
 def _draft_cells(row: Row) -> Iterable[str]:
     return (
         row["load"],
-        row["draft"] + (" (simulated)" if row["simulated"] else ""),
+        row["draft"] + "".join(f" ({kind})" for kind in ("simulated", "synthetic") if row[kind]),
         number(row["al"]),
         number(row["user_tps_p50"], 1),
         times(row["user_tps"]),
@@ -90,10 +103,15 @@ def _draft_cells(row: Row) -> Iterable[str]:
 
 
 def _lossless(row: Row) -> str:
+    differs = " (differs)" if row["outputs"] == "differs" else ""
     if row["lossless"] is None:
-        return "-"
+        return "differs" if differs else row["outputs"] or "-"
     own = row["baseline_lossless"]
-    return f"{row['lossless']:.1%}" + (f" (baseline {own:.1%})" if row["method"] != "none" and own is not None else "")
+    return (
+        f"{row['lossless']:.1%}"
+        + (f" (baseline {own:.1%})" if row["method"] != "none" and own is not None else "")
+        + differs
+    )
 
 
 def _by_category(findings: Findings) -> Iterator[str]:
@@ -129,10 +147,33 @@ def _category_cell(row: Row | None, mark: str) -> str:
     return "-" if row is None else f"{times(row)} ({number(row['al'])}){mark}"
 
 
+def _memory(findings: Findings) -> Iterator[str]:
+    """What each draft takes from the KV cache and needs itself; nothing where no engine tells."""
+    told = [row for row in findings.memory if any(row[name] is not None for name, _ in MEMORY)]
+    if told:
+        yield from ("", "## Memory", "", "Lost and more = against the start without a draft on the same node.", "")
+        yield from table((*MEMORY_LABELS, *(head for _, head in MEMORY)), (_memory_cells(row) for row in told))
+
+
+def _memory_cells(row: Row) -> Iterable[str]:
+    yield from (
+        f"{row['model']} on {row['engine']}",
+        row["draft"] + (f" k={row['k']}" if row["k"] else ""),
+        row["node"] or "-",
+    )
+    for name, head in MEMORY:
+        value = row[name]
+        scaled = None if value is None else value / (1 << 20) if "MiB" in head else 100 * value if "%" in head else value
+        yield number(scaled, 1 if "%" in head else 0)
+
+
 def _problems(findings: Findings) -> Iterator[str]:
     if findings.problems:
         yield from ("", "## Failed or invalid", "")
         yield from table(PROBLEM_COLUMNS, (_problem_cells(row) for row in findings.problems))
+    if findings.remedies:
+        yield ""
+        yield from table(("reason", "rule", "what to do"), (tuple(row.values()) for row in findings.remedies))
     lost = [row for row in findings.sessions if row["status"] != "ok" or row["error"]]
     if lost:
         yield from ("", "## Sessions that failed", "")
