@@ -40,10 +40,10 @@ SELECT 'draft' AS level, run, deployment_id AS subject, baseline_deployment_id A
        sum(tokens) AS tokens, sum(base_tokens) AS base_tokens, sum(busy_ms) AS busy_ms, sum(base_busy_ms) AS base_busy_ms
 FROM prompts GROUP BY ALL;
 
--- The statistic of two lists: a ratio of medians, or of ratios of sums where there are weights.
-CREATE MACRO ratio_of(tops, bottoms, top_weights, bottom_weights) AS CASE
-    WHEN top_weights[1] IS NULL THEN list_aggregate(tops, 'median') / nullif(list_aggregate(bottoms, 'median'), 0)
-    ELSE (list_sum(tops) / nullif(list_sum(top_weights), 0)) / nullif(list_sum(bottoms) / nullif(list_sum(bottom_weights), 0), 0) END;
+-- The statistic of two lists: a ratio of medians; where there are weights, one of sums by their weights.
+CREATE MACRO ratio_of_medians(tops, bottoms) AS list_aggregate(tops, 'median') / nullif(list_aggregate(bottoms, 'median'), 0);
+CREATE MACRO ratio_of_rates(tops, bottoms, top_weights, bottom_weights) AS
+    (list_sum(tops) / nullif(list_sum(top_weights), 0)) / nullif(list_sum(bottoms) / nullif(list_sum(bottom_weights), 0), 0);
 
 CREATE VIEW gains AS  -- the lists that a ratio is made of, in one order, so that a resample takes the same prompts from both
 SELECT level, run, subject, baseline, condition, category, gain.metric,
@@ -81,7 +81,9 @@ CREATE VIEW observed_gains AS
 -- The measured ratios. The whole cell's output TPS cannot be taken apart by prompt: its interval is that of the throughput by prompt,
 -- moved (`scale`) onto the ratio that was measured.
 SELECT level, run, subject, baseline, condition, category, metric, tops, bottoms, top_weights, bottom_weights, len(tops) AS n_prompts,
-       ratio_of(tops, bottoms, top_weights, bottom_weights) AS ratio_by_prompt,
+       metric = 'output_tps' AS is_weighted,
+       CASE WHEN is_weighted THEN ratio_of_rates(tops, bottoms, top_weights, bottom_weights) ELSE ratio_of_medians(tops, bottoms) END
+           AS ratio_by_prompt,
        coalesce(whole_ratio, ratio_by_prompt) AS ratio,
        ratio / nullif(ratio_by_prompt, 0) AS scale
 FROM gains LEFT JOIN whole_cell_gains USING (level, run, subject, baseline, condition, category, metric);
@@ -94,14 +96,18 @@ FROM (SELECT unnest(range(resamples)) AS resample FROM thresholds),
 CREATE VIEW comparisons AS
 -- Percentile bootstrap, paired by prompt: a resample draws as many prompts as there are, with replacement, and takes the values of both
 -- cells for each. Significant = the interval excludes 1, with enough prompts to say so; "not significant" is a result.
-WITH resampled AS (
-    SELECT observed_gains.*, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn
-    FROM observed_gains, numbers
-), ratios AS (
+WITH draws AS MATERIALIZED (  -- those of all that have as many prompts are the same
+    SELECT n_prompts, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn
+    FROM (SELECT DISTINCT len(tops) AS n_prompts FROM gains), numbers
+), ratios AS (  -- in two parts, since a CASE over both statistics would cost both
     SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
-           scale * ratio_of(list_select(tops, drawn), list_select(bottoms, drawn),
-                            list_select(top_weights, drawn), list_select(bottom_weights, drawn)) AS resampled_ratio
-    FROM resampled
+           scale * ratio_of_medians(list_select(tops, drawn), list_select(bottoms, drawn)) AS resampled_ratio
+    FROM observed_gains JOIN draws USING (n_prompts) WHERE NOT is_weighted
+    UNION ALL
+    SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
+           scale * ratio_of_rates(list_select(tops, drawn), list_select(bottoms, drawn),
+                                  list_select(top_weights, drawn), list_select(bottom_weights, drawn)) AS resampled_ratio
+    FROM observed_gains JOIN draws USING (n_prompts) WHERE is_weighted
 )
 SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
        CASE WHEN n_prompts > 1 THEN percentile((1 - confidence()) / 2, resampled_ratio) END AS ci_low,
