@@ -8,6 +8,7 @@ SpecSweepError                      storage/errors.py
 ├── EngineFailed                    the engine, not the cell: the session ends
 │   ├── EngineDidNotStart           it ended, or was not ready in time
 │   ├── EngineDied                  it was ready, and its process is gone
+│   ├── GpuTaken                    what an earlier session left still holds its GPU
 │   ├── EngineHung                  its process lives and does not answer
 │   └── WrongEngine                 something else answers on the port, or speculation is not on
 ├── RayDidNotStart                  on this machine, after some tries
@@ -28,6 +29,7 @@ __all__ = [
     "EngineDied",
     "EngineFailed",
     "EngineHung",
+    "GpuTaken",
     "RayDidNotStart",
     "SpecSweepError",
     "StorageFailed",
@@ -65,6 +67,10 @@ class EngineDied(EngineFailed):
 
 class EngineHung(EngineFailed):
     """The engine's process lives, and does not answer."""
+
+
+class GpuTaken(EngineFailed):
+    """A process of an earlier session still holds memory of a GPU that this one was given; the text has its pid."""
 
 
 class WrongEngine(EngineFailed):

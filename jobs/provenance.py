@@ -54,8 +54,8 @@ def worker_versions() -> dict[str, str]:
 
 
 def gpu_facts(devices: Sequence[str]) -> list[dict[str, Any]]:
-    """Name, UUID, memory and driver of the assigned GPUs; [] where there is none."""
-    from jobs.telemetry import open_gpus
+    """Name, UUID, memory and driver of the assigned GPUs, and what is used of them now; [] where there is none."""
+    from jobs.gpus import open_gpus
 
     gpus = open_gpus(devices)
     if not gpus:
@@ -70,6 +70,7 @@ def gpu_facts(devices: Sequence[str]) -> list[dict[str, Any]]:
                 "name": pynvml.nvmlDeviceGetName(gpu.handle),
                 "uuid": pynvml.nvmlDeviceGetUUID(gpu.handle),
                 "memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).total,
+                "used_bytes": pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).used,  # before our engine starts: by others
                 "driver": driver,
             }
             for gpu in gpus

@@ -21,6 +21,7 @@ from jobs.engines.base import Endpoint, EngineFacts, Launch, Site
 from jobs.engines.elsewhere import Elsewhere
 from jobs.engines.process import EngineProcess, free_port
 from jobs.errors import EngineFailed, SpecSweepError
+from jobs.hygiene import device_environment, wait_until_free
 from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
 from jobs.models import resolve
@@ -131,6 +132,8 @@ class _Session:
         """Start the engine, where it does not run already; where it answers, and the path of its health check."""
         if isinstance(how, Endpoint):
             return how, HEALTH_ELSEWHERE
+        wait_until_free(site.gpus, lambda: self.control.is_killed)
+        how = replace(how, env={**how.env, **device_environment(site.gpus)})
         self.process = EngineProcess.start(how, self.log, site.nonce, self.scratch)
         self.control.own(self.process.stop)
         return Endpoint("127.0.0.1", site.port, site.nonce), how.health_path

@@ -1,6 +1,6 @@
-"""Owns what devices did while a cell ran: GPU power, memory, utilisation and clock; the node's CPU, the engine's memory.
+"""Owns what devices did while a cell ran: when they are asked, and the rows of it.
 
-Does not own judgements about it: those are views. A device that does not tell something gives None.
+Does not own what a GPU tells (`gpus`), or judgements about it: those are views.
 """
 
 from __future__ import annotations
@@ -10,25 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 import psutil
 
+from jobs.gpus import forget_errors, health_of, open_gpus, sample_gpu, watch_errors
 from storage.rows import TelemetryRow
 
 GPU_PERIOD_S = 0.1
 MOST_SAMPLES = 100_000  # that wait to be taken: 20 minutes with 8 GPUs; then the oldest go
-CPU_PERIOD_S = 1.0  # a walk over the engine's process tree costs milliseconds: not ten times a second
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One assigned GPU, by its NVML handle."""
-
-    name: str
-    handle: Any
+SLOW_PERIOD_S = 1.0  # a walk over the engine's process tree costs milliseconds: not ten times a second
 
 
 class Telemetry:
@@ -36,7 +28,7 @@ class Telemetry:
 
     def __init__(self, engine_pid: int | None, gpus: Sequence[str]) -> None:
         self._engine = None if engine_pid is None else running_process(engine_pid)
-        self._gpus = open_gpus(gpus)
+        self._gpus = [watch_errors(gpu) for gpu in open_gpus(gpus)]
         self._samples: deque[TelemetryRow] = deque(maxlen=MOST_SAMPLES)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -48,6 +40,8 @@ class Telemetry:
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+        for gpu in self._gpus:
+            forget_errors(gpu)
 
     @property
     def n_samples(self) -> int:
@@ -65,14 +59,20 @@ class Telemetry:
 
     def _run(self) -> None:
         psutil.cpu_percent()  # the first call of a thread only begins to count
-        next_cpu_s = time.monotonic() + CPU_PERIOD_S
-        period_s = GPU_PERIOD_S if self._gpus else CPU_PERIOD_S
+        next_slow_s = time.monotonic() + SLOW_PERIOD_S
+        period_s = GPU_PERIOD_S if self._gpus else SLOW_PERIOD_S
         while not self._stop.wait(period_s):
             t_ns = time.monotonic_ns()
-            self._samples.extend(sample_gpu(gpu, t_ns) for gpu in self._gpus)
-            if t_ns / 1e9 >= next_cpu_s:
-                next_cpu_s = t_ns / 1e9 + CPU_PERIOD_S
+            is_slow = t_ns / 1e9 >= next_slow_s
+            self._samples.extend(self._sample_gpus(t_ns, is_slow))
+            if is_slow:
+                next_slow_s = t_ns / 1e9 + SLOW_PERIOD_S
                 self._samples.append(self._sample_cpu(t_ns))
+
+    def _sample_gpus(self, t_ns: int, is_slow: bool) -> list[TelemetryRow]:
+        ours = pids_of(self._engine) if is_slow and self._gpus and self._engine else set()
+        rows = [(gpu, sample_gpu(gpu, t_ns)) for gpu in self._gpus]
+        return [replace(row, **health_of(gpu, ours)) if is_slow else row for gpu, row in rows]
 
     def _sample_cpu(self, t_ns: int) -> TelemetryRow:
         return TelemetryRow(
@@ -92,6 +92,13 @@ def running_process(pid: int) -> psutil.Process | None:
         return None
 
 
+def pids_of(root: psutil.Process) -> set[int]:
+    """A process and its descendants."""
+    with contextlib.suppress(psutil.Error):
+        return {root.pid, *(child.pid for child in root.children(recursive=True))}
+    return set()
+
+
 def tree_memory_bytes(root: psutil.Process) -> int | None:
     """Resident bytes of a process and its descendants; None when it is gone."""
     total = 0
@@ -102,45 +109,3 @@ def tree_memory_bytes(root: psutil.Process) -> int | None:
     except psutil.Error:
         return None
     return total or None
-
-
-def open_gpus(devices: Sequence[str]) -> list[Gpu]:
-    """NVML handles of devices given by index or UUID; none where there is no driver."""
-    if not devices:
-        return []
-    import pynvml  # only where a GPU was assigned
-
-    try:
-        pynvml.nvmlInit()
-        return [Gpu(f"gpu{device}", _handle(pynvml, device)) for device in devices]
-    except pynvml.NVMLError:
-        return []
-
-
-def sample_gpu(gpu: Gpu, t_ns: int) -> TelemetryRow:
-    import pynvml
-
-    def told(read: Any) -> Any:
-        try:
-            return read()
-        except pynvml.NVMLError:
-            return None
-
-    milliwatts = told(lambda: pynvml.nvmlDeviceGetPowerUsage(gpu.handle))
-    percent = told(lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu)
-    return TelemetryRow(
-        cell_id="",
-        attempt=0,
-        t_ns=t_ns,
-        device=gpu.name,
-        utilisation=None if percent is None else percent / 100,
-        memory_bytes=told(lambda: pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).used),
-        power_w=None if milliwatts is None else milliwatts / 1000,
-        clock_mhz=told(lambda: pynvml.nvmlDeviceGetClockInfo(gpu.handle, pynvml.NVML_CLOCK_SM)),
-    )
-
-
-def _handle(pynvml: Any, device: str) -> Any:
-    if device.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(device))
-    return pynvml.nvmlDeviceGetHandleByUUID(device)

@@ -145,7 +145,7 @@ class TelemetryRow:
     clock_mhz: float | None = None
     temperature_c: float | None = None
     energy_j: float | None = None  # of the device since its driver was loaded: differences tell
-    throttle_reasons: int | None = None  # NVML's bits of why the clock is lower than it could be; 0 and 1 (idle) are harmless
+    throttle_reasons: int | None = None  # NVML's bits of why its clock is below the highest; 0 and 1 (idle) are harmless
     ecc_corrected: int | None = None  # memory errors since its driver was loaded
     ecc_uncorrected: int | None = None
     xid: int | None = None  # a critical error of the device since the sample before, by NVIDIA's number

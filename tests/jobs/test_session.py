@@ -176,7 +176,7 @@ def batches_of(events: list[Event]) -> list[CellBatch]:
 
 
 def test_a_long_cells_rows_come_while_it_runs_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
+    monkeypatch.setattr("jobs.telemetry.SLOW_PERIOD_S", 0.02)
     spec = session_of(Load(), Load())
     events = run(spec, site=IN_BATCHES)
     in_memory = cells_of(run(spec))
@@ -198,7 +198,7 @@ def test_a_long_cells_rows_come_while_it_runs_and_each_once(monkeypatch: pytest.
 
 
 def test_telemetry_that_piles_up_comes_without_waiting_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
+    monkeypatch.setattr("jobs.telemetry.SLOW_PERIOD_S", 0.02)
     monkeypatch.setattr("jobs.measure.SAMPLES", 5)
     events = run(session_of(Load(warmup=0), step_ms=60.0))
 

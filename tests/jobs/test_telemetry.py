@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
+from fake_nvml import Device, FakeNvml
 
-from jobs.telemetry import Gpu, Telemetry, open_gpus, sample_gpu, tree_memory_bytes
+from jobs.gpus import health_of, open_gpus, sample_gpu
+from jobs.telemetry import Telemetry, tree_memory_bytes
 
 
 def test_the_engines_memory_counts_its_children_too() -> None:
@@ -33,7 +34,7 @@ def test_the_engines_memory_counts_its_children_too() -> None:
 
 
 def test_samples_carry_the_cell_and_rising_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.telemetry.CPU_PERIOD_S", 0.02)
+    monkeypatch.setattr("jobs.telemetry.SLOW_PERIOD_S", 0.02)
 
     with Telemetry(os.getpid(), ()) as telemetry:
         time.sleep(0.1)
@@ -48,43 +49,60 @@ def test_samples_carry_the_cell_and_rising_times(monkeypatch: pytest.MonkeyPatch
     assert all(row.memory_bytes and row.utilisation is not None for row in rows)
 
 
-def test_a_node_without_a_driver_has_no_gpu_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoDriver(Exception):
-        pass
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml({"3": Device({"percent": 40, "megahertz": 1980}, used=7)})
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
 
-    def refuse() -> None:
-        raise NoDriver
 
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NoDriver, nvmlInit=refuse))
-
+def test_a_node_without_a_driver_has_no_gpu_samples(nvml: FakeNvml) -> None:
+    nvml.devices.clear()
     assert open_gpus(("0", "1")) == []
     assert open_gpus(()) == []
 
 
-def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NotSupportedError(Exception):
-        pass
+def test_what_a_gpu_does_not_tell_is_none(nvml: FakeNvml) -> None:
+    (gpu,) = open_gpus(("3",))
+    row = sample_gpu(gpu, 5)
+    assert (row.device, row.t_ns, row.utilisation, row.memory_bytes, row.clock_mhz) == ("gpu3", 5, 0.4, 7, 1980)
+    assert (row.power_w, row.energy_j, row.throttle_reasons) == (None, None, None)
+    health = health_of(gpu, set())
+    assert {name for name, value in health.items() if value is not None} == {"other_processes", "other_memory_bytes"}
 
-    def refuse(*_: object) -> None:
-        raise NotSupportedError
 
-    nvml = SimpleNamespace(
-        NVMLError=NotSupportedError,
-        NVML_CLOCK_SM=1,
-        nvmlDeviceGetPowerUsage=refuse,
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=40),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=7),
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+@pytest.mark.parametrize(
+    ("processes", "others"),
+    [
+        pytest.param([], (0, 0), id="nobody"),
+        pytest.param([(1, 100)], (0, 0), id="only us"),
+        pytest.param([(1, 100), (2, 5), (3, None)], (2, 5), id="others beside us"),
+        pytest.param([(7, 100)], (None, None), id="pids of another namespace, of which one may be ours"),
+    ],
+)
+def test_other_tenants_are_counted_where_they_can_be_told_from_us(
+    nvml: FakeNvml, processes: list[tuple[int, int | None]], others: tuple[int | None, int | None]
+) -> None:
+    nvml.devices["3"].processes = processes
+    health = health_of(open_gpus(("3",))[0], {1})
+    assert (health["other_processes"], health["other_memory_bytes"]) == others
 
-    row = sample_gpu(Gpu("gpu3", object()), 5)
 
-    assert (row.device, row.t_ns, row.power_w, row.utilisation, row.memory_bytes, row.clock_mhz) == (
-        "gpu3",
-        5,
-        None,
-        0.4,
-        7,
-        1980,
-    )
+def test_a_gpu_is_sampled_ten_times_a_second_and_its_health_once(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.telemetry.GPU_PERIOD_S", 0.02)
+    monkeypatch.setattr("jobs.telemetry.SLOW_PERIOD_S", 0.2)
+    device = nvml.devices["3"]
+    device.told |= {"milliwatts": 700_000, "millijoules": 5_000, "throttle_reasons": 4, "celsius": 61, "ecc": (2, 1)}
+    device.processes, device.xids = [(os.getpid(), 7), (1, 3)], [79]
+    with Telemetry(os.getpid(), ("3",)) as telemetry:
+        assert nvml.open_sets == 1
+        time.sleep(0.7)
+    assert nvml.open_sets == 0
+    rows = [row for row in telemetry.take("a-cell", 1, 0) if row.device == "gpu3"]
+    slow = [row for row in rows if row.temperature_c is not None]
+    assert len(rows) > 2 * len(slow) >= 2
+    assert {(row.power_w, row.energy_j, row.throttle_reasons) for row in rows} == {(700.0, 5.0, 4)}
+    assert {(row.temperature_c, row.ecc_corrected, row.ecc_uncorrected, row.other_processes) for row in slow} == {
+        (61, 2, 1, 1)
+    }
+    assert [row.xid for row in slow if row.xid] == [79]
