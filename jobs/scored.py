@@ -1,6 +1,6 @@
 """Owns the pass after a sampled cell: some of its prompts once more, untimed, with the target's own log-probabilities.
 
-Does not own judging them: `storage/views.sql` compares them with the baseline's. What fails in it never fails the cell.
+Does not own judging them: `storage/views/` compares them with the baseline's. What fails in it never fails the cell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns reports: views → Markdown and the terminal. Does not own any number: every one comes from `storage/views.sql`."""
+"""Owns reports: views → Markdown and the terminal. Does not own any number: every one comes from `storage/views/`."""
 
 from __future__ import annotations
 

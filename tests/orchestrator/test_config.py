@@ -99,12 +99,12 @@ def test_settings_arrive_typed() -> None:
         ),
         pytest.param(
             ["+grid=quikstart"],
-            r"file of conf/grid/: got 'quikstart'. Known: quickstart.*Did you mean quickstart\?",
+            r"file of conf/grid/: got 'quikstart'. Known: .*quickstart.*Did you mean quickstart\?",
             id="grid",
         ),
         pytest.param(
             ["draft=eagle9"],
-            "`draft` must be a file of conf/draft/: got 'eagle9'. Known: draft_model, early_exit",
+            "`draft` must be a file of conf/draft/: got 'eagle9'. Known: .*Did you mean eagle",
             id="choice",
         ),
         pytest.param(["drft=ngram"], r"`drft` is no key of a sweep. Keys: mode, run, .*Did you mean draft\?", id="key"),
