@@ -249,11 +249,12 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], code: int, mess
 
 def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     folder = record(tmp_path / "run")
+    (tmp_path / "page.md").mkdir()
 
-    done = report(str(folder), "-o", str(tmp_path / "absent" / "page.md"))
+    done = report(str(folder), "-o", str(tmp_path / "page.md"))
 
     assert done.returncode == 1
-    assert done.stderr.startswith("Results must be writable: No such file or directory")
+    assert done.stderr.startswith("Results must be writable: Is a directory")
 
 
 def test_an_engine_that_did_not_start_is_in_the_report_with_its_reason(tmp_path: Path) -> None:
