@@ -25,7 +25,7 @@ from jobs.workloads.foresee import refuse_unfit_prompts
 from orchestrator.conclude import conclude
 from orchestrator.config import Sweep
 from orchestrator.describe import counted, describe
-from orchestrator.expected import Expectation, expect
+from orchestrator.expected import Expectation, Size, expect
 from orchestrator.grid import expand
 from orchestrator.here import refuse_absent_models, refuse_impossible_here
 from orchestrator.interrupts import INTERRUPTED, Interrupts
@@ -49,7 +49,7 @@ def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     deployments = [session.deployment for session in left]
     refuse_impossible_here(sweep.cluster, deployments)
     refuse_absent_models(sweep.cluster, deployments)
-    with RunStore.create(folder, sweep_text(sweep, command, invocation_id)) as store:
+    with RunStore.create(folder, sweep_text(sweep, command, invocation_id, len(cells))) as store:
         interrupted = Reconciliation(sweep, cells, store, invocation_id, console).run()
     code = conclude(folder, cells, command, console)
     return INTERRUPTED if interrupted else code
@@ -132,16 +132,16 @@ class Reconciliation:
 
 
 def expectation(cells: Sequence[Cell], history: History) -> Expectation:
-    """What the record foretells; workloads are counted once each."""
-    known: dict[str, int] = {}
+    """What the record foretells; workloads are read once each."""
+    known: dict[str, Size] = {}
 
-    def n_prompts(workload: Workload) -> int:
-        key = json.dumps(asdict(workload))
+    def size_of(workload: Workload) -> Size:
+        key = repr(workload)
         if key not in known:
-            known[key] = len(load_prompts(workload))
+            known[key] = Size.of(workload, load_prompts(workload))
         return known[key]
 
-    return expect(cells, history, n_prompts)
+    return expect(cells, history, size_of)
 
 
 def not_measured(cell: Cell, attempt: int, invocation_id: str, why: str) -> CellRow:
@@ -162,7 +162,7 @@ def not_measured(cell: Cell, attempt: int, invocation_id: str, why: str) -> Cell
     )
 
 
-def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str) -> str:
+def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str, n_cells: int) -> str:
     """`sweep.yaml`: who asked for what, when, with which commit; then the resolved configuration."""
     commit, dirty = git_state()
     asked = {
@@ -171,6 +171,7 @@ def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str) -> str:
         "started_at": utc_now(),
         "git_commit": commit,
         "git_dirty": dirty,
+        "n_cells": n_cells,
     }
     return "invocation:\n" + "".join(f"  {key}: {json.dumps(value)}\n" for key, value in asked.items()) + sweep.text
 

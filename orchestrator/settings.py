@@ -33,6 +33,17 @@ class Kind(Enum):
 
 
 @dataclass
+class Pool:
+    """Nodes that are alike, of a cluster that is still to come: Kubernetes starts them, Slurm allocates them."""
+
+    nodes: int = 1
+    cpus: float = 1.0  # of each
+    gpus: int = 0  # of each
+    gpu_type: str = ""  # as `engine.gpu_type`
+    engines: list[str] = field(default_factory=list)  # that these nodes have; [] = all
+
+
+@dataclass
 class Cluster:
     """Where sessions run."""
 
@@ -41,8 +52,17 @@ class Cluster:
         "auto"  # of an existing cluster: "auto" (as RAY_ADDRESS or this node says), "host:port", "ray://host:port"
     )
     namespace: str = "specsweep"
+    marks: dict[str, str] = field(default_factory=dict)
+    """engine → what a node of its pool carries: a Ray resource, or a label as key=value. Those not named: engine_NAME."""
+    pools: dict[str, Pool] = field(
+        default_factory=dict
+    )  # what the cluster will have, for plans and to wait for; {} = what it has
+    node_wait_s: float = 600.0  # for a node that could hold what none can: the last one was lost, or it is still to come
     num_cpus: int | None = None  # local only: CPUs that sessions may take; null = all that this machine has
     num_gpus: int | None = None  # local only: GPUs that sessions may take; null = all that this machine has
+    gpu_hour_price: float | None = (
+        None  # of one GPU, in your currency: what money in the answers is counted with; null = none
+    )
 
 
 @dataclass

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import duckdb
 
+from storage.asked import asked_of, table_sql
 from storage.errors import BadRun
+from storage.mirror import local_files
+from storage.places import BucketPath, Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
 from storage.tables import SCHEMAS
 
@@ -24,12 +27,16 @@ VIEW_FILES = [
         "formulas",
         "requests",
         "acceptance",
+        "lengths",
         "metrics",
         "outputs",
         "cells",
         "comparisons",
+        "projections",
         "memory",
         "drafts",
+        "runs",
+        "costs",
     )
 ]
 """Every metric and every verdict, once, by topic; each builds on those before it."""
@@ -40,6 +47,7 @@ OF_CELLS = ("requests", "scored", "telemetry")
 """Folders with rows of tries, which count once their cell's row is there."""
 
 PUBLIC_VIEWS = (
+    "runs",
     "cells",
     "categories",
     "speedups",
@@ -47,11 +55,17 @@ PUBLIC_VIEWS = (
     "drafts",
     "draft_categories",
     "acceptance",
+    "category_acceptance",
+    "acceptance_lengths",
+    "step_lengths",
     "projections",
+    "projected_lengths",
     "divergences",
     "distributions",
     "scored",
     "memory",
+    "costs",
+    "draft_costs",
     "parts",
     "inflations",
     "requests",
@@ -59,6 +73,7 @@ PUBLIC_VIEWS = (
     "steps",
     "telemetry",
     "sessions",
+    "versions",
     "attempts",
     "thresholds",
     "remedies",
@@ -66,10 +81,10 @@ PUBLIC_VIEWS = (
 """What a user is told about; the rest of `views/` are steps on the way."""
 
 
-def open_runs(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
+def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     """One connection with every view over all the runs, each row with its `run`. The caller closes it (or uses `with`).
 
-    A pattern is a run's folder or a glob. Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
+    A pattern is a run's folder or a glob, here or in a bucket (`s3://`, `gs://`). Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
     """
     runs = open_records(patterns)
     try:
@@ -86,7 +101,7 @@ def views_sql() -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in VIEW_FILES)
 
 
-def open_records(patterns: Iterable[Path | str]) -> duckdb.DuckDBPyConnection:
+def open_records(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     """As `open_runs`, with only what was recorded: `recorded_sessions`, `recorded_cells`, ..., which is quicker."""
     folders = find_runs(patterns)
     runs = duckdb.connect()
@@ -114,7 +129,7 @@ def readable_files(*, only_if_named: bool = False) -> Iterator[None]:
         ) from error
 
 
-def find_runs(patterns: Iterable[Path | str]) -> list[Path]:
+def find_runs(patterns: Iterable[Place | str]) -> list[Place]:
     """The run folders that the patterns name, each once, in order. Raises `BadRun` when one names none."""
     found = [folder for pattern in patterns for folder in _match(str(pattern))]
     if not found:
@@ -122,7 +137,7 @@ def find_runs(patterns: Iterable[Path | str]) -> list[Path]:
     return list({folder.resolve(): folder for folder in found}.values())
 
 
-def require_run(folder: Path) -> Path:
+def require_run(folder: Place) -> Place:
     """The folder, if it is a run; else `BadRun` with the runs nearby."""
     try:
         if not folder.exists():
@@ -135,7 +150,7 @@ def require_run(folder: Path) -> Path:
     return folder
 
 
-def is_run(folder: Path) -> bool:
+def is_run(folder: Place) -> bool:
     return folder.is_dir() and ((folder / "sweep.yaml").is_file() or (folder / "cells").is_dir())
 
 
@@ -144,7 +159,9 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _match(pattern: str) -> Sequence[Path]:
+def _match(pattern: str) -> Sequence[Place]:
+    if is_url(pattern):
+        return _match_in_bucket(pattern)
     if Path(pattern).exists() or not glob.has_magic(pattern):
         return [require_run(Path(pattern))]
     parent = next(path for path in Path(pattern).parents if not glob.has_magic(str(path)))
@@ -154,7 +171,18 @@ def _match(pattern: str) -> Sequence[Path]:
     return runs
 
 
-def _nearby(folder: Path) -> str:
+def _match_in_bucket(pattern: str) -> Sequence[Place]:
+    """A run, or the runs whose names match the last part."""
+    place = place_of(pattern)
+    if not glob.has_magic(place.name):
+        return [require_run(place)]
+    runs = [path for path in place.parent.glob(place.name) if is_run(path)]
+    if not runs:
+        raise BadRun(f"A pattern must match a run: got {pattern}. {_nearby(place.parent)}")
+    return runs
+
+
+def _nearby(folder: Place) -> str:
     places = [folder] if folder.is_dir() else []
     runs = sorted(str(path) for place in places for path in place.iterdir() if is_run(path))
     if not runs:
@@ -162,8 +190,10 @@ def _nearby(folder: Path) -> str:
     return f"Runs there: {', '.join(runs)}. Use one of them."
 
 
-def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
+def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Place]) -> None:
     names = _names(folders)
+    asked = [asked_of(folder, name) for folder, name in names.items()]
+    runs.execute(table_sql(asked), [value for row in asked for value in row]).fetchall()
     for kind in ("sessions", "cells"):
         runs.execute(f"CREATE TABLE recorded_{kind} AS {_select(runs, kind, names, is_mixed=True)}")
         _refuse_newer(runs, kind)
@@ -177,7 +207,7 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
         )
 
 
-def _names(folders: Sequence[Path]) -> dict[Path, str]:
+def _names(folders: Sequence[Place]) -> dict[Place, str]:
     """folder → `run`: its name, with its parent's where two would be called the same."""
     names = [folder.resolve().name for folder in folders]
     return {
@@ -186,7 +216,7 @@ def _names(folders: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str], *, is_mixed: bool) -> str:
+def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Place, str], *, is_mixed: bool) -> str:
     """All rows of one kind, with the columns and types of this schema whatever the files are: none yet, or older.
 
     Files of one schema are not opened to learn their columns: each mention of the view would open thousands of them again.
@@ -196,9 +226,9 @@ def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Path, str], 
     runs.unregister("typed")
     parts = [f"SELECT NULL::VARCHAR AS run, * FROM empty_{kind}"]
     for folder, name in names.items():
-        if any((folder / kind).glob("*.parquet")):
-            files = f"{glob.escape(str(folder.resolve() / kind))}/*.parquet"
-            parts.append(f"SELECT {quoted(name)} AS run, * FROM read_parquet({quoted(files)}, union_by_name = {is_mixed})")
+        if files := local_files(folder, (kind,))[kind]:
+            listed = ", ".join(quoted(str(path)) for path in files)
+            parts.append(f"SELECT {quoted(name)} AS run, * FROM read_parquet([{listed}], union_by_name = {is_mixed})")
     return " UNION ALL BY NAME ".join(parts)
 
 

@@ -1,6 +1,22 @@
 -- Owns the cell as users see it: every metric, whether it is valid and why not, and what to do. Does not own comparisons.
 
 -- ------------------------------------------------------------------------------------------------------ cells, categories
+CREATE VIEW gpu_health AS
+-- One row a cell on GPUs: how they were while it ran, the worst of them. NVML's bits of why a clock is below the highest: 4 the power limit,
+-- which is how a busy GPU is; 8 + 32 + 64 + 128 heat and slowdowns by the hardware. Energy is the device's own counter, else power x time.
+-- `other_processes` is null where the driver does not tell them, or in a container tells none of ours.
+WITH devices AS (
+    SELECT run, cell_id, device, coalesce(max(energy_j) - min(energy_j), avg(power_w) * (max(t_ns) - min(t_ns)) / 1e9) AS energy_j,
+           avg(((throttle_reasons & 232) <> 0)::INT) AS throttled_share, avg(((throttle_reasons & 4) <> 0)::INT) AS power_capped_share,
+           max(other_processes) AS other_processes, max(other_memory_bytes) AS other_memory_bytes, max(temperature_c) AS temperature_c,
+           count(xid) + coalesce(max(ecc_uncorrected) - min(ecc_uncorrected), 0) AS n_errors
+    FROM telemetry WHERE device <> 'cpu' GROUP BY ALL
+)
+SELECT run, cell_id, count(*) AS n_gpus, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+       max(throttled_share) AS throttled_share, max(power_capped_share) AS power_capped_share, max(other_processes) AS other_processes,
+       max(other_memory_bytes) AS other_memory_bytes, max(temperature_c) AS temperature_c, sum(n_errors)::BIGINT AS n_errors
+FROM devices GROUP BY ALL;
+
 CREATE VIEW cells AS
 -- One row a cell. `al` is step-weighted: it is what E[L] of `acceptance`, the engines' counters and t_ar·AL/t_sd mean. SPEED-Bench
 -- averages over requests: `al_request_mean`. `al` is over all steps, `al_drafted` over those in which something was drafted, and
@@ -19,6 +35,7 @@ WITH macro_mean AS (
            CASE WHEN NOT is_greedy THEN output_verdicts.verdict END AS distribution,
            output_verdicts.p AS output_p,
            session_facts.* EXCLUDE (run, session_id),
+           energy_j, throttled_share, power_capped_share, other_processes, n_errors,
            grown(counters_before, counters_after, 'accepted_tokens') AS n_counted_accepted,
            grown(counters_before, counters_after, 'drafts') AS n_counted_drafts,
            -- Counters know drafted steps only. Each other step gave one token, and so did each prefill. What a stop cut off is counted as
@@ -41,6 +58,7 @@ WITH macro_mean AS (
     LEFT JOIN losslessness USING (run, cell_id)
     LEFT JOIN output_verdicts USING (run, cell_id)
     LEFT JOIN session_facts USING (run, session_id)
+    LEFT JOIN gpu_health USING (run, cell_id)
 ), judged AS (
     SELECT *,
         list_filter([
@@ -62,6 +80,9 @@ WITH macro_mean AS (
             CASE WHEN identity = 'differs' AND 'float32' IN (dtype, effective_dtype) THEN 'outputs_differ' END,  -- others round by shape
             CASE WHEN distribution = 'differs' AND method <> 'none' THEN 'distribution_differs' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
+            CASE WHEN other_processes > 0 THEN 'gpu_not_idle' END,
+            CASE WHEN throttled_share > max_throttled_share THEN 'gpu_throttled' END,
+            CASE WHEN n_errors > 0 THEN 'gpu_error' END,
             CASE WHEN ignore_eos AND method <> 'none' THEN 'forced_length' END,
             CASE WHEN isl > 0 AND workload <> 'speed_bench_throughput'  -- which counts in another tokenizer's tokens
                   AND abs(prompt_tokens_mean - isl) > max_isl_difference * isl THEN 'isl_off' END,
@@ -88,7 +109,7 @@ SELECT
     slo_ttft_s, slo_tpot_s, slo_attainment, goodput_rps,
     e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms,
     n_compared, baseline_lossless, identity, first_difference_min, first_difference_p50, distribution, output_p, synthetic, late_send_ms_p99, merged_reads, merged_share, loop_lag_ms_max,
-    client_cpu_share, load_average, coalesce(simulated, false) AS simulated, engine_version, node, git_commit,
+    energy_j, throttled_share, power_capped_share, client_cpu_share, load_average, coalesce(simulated, false) AS simulated, engine_version, node, git_commit,
     session_id, invocation_id, deployment_id, pair_id, condition, cell_json
 FROM judged;
 
@@ -122,6 +143,10 @@ SELECT unnest([
     {reason: 'distribution_differs', rule: format('sampled outputs are drawn as the baseline''s (sign-flip tests, Holm, at most {:g} % false alarms)', 100 * max_false_alarms),
      remedy: 'see distributions and read some outputs; do not sample with this draft on this engine'},
     {reason: 'clock_stepped', rule: 'nobody sets the wall clock while a cell runs', remedy: 'measure again'},
+    {reason: 'gpu_not_idle', rule: 'no process of others computes on the session''s GPUs', remedy: 'free the GPUs (gpu_health says how much was held), then measure again'},
+    {reason: 'gpu_throttled', rule: format('heat or hardware slows a GPU down in at most {:g} % of the samples', 100 * max_throttled_share),
+     remedy: 'cool the node or lower its power limit, and measure again; see gpu_health'},
+    {reason: 'gpu_error', rule: 'no Xid or uncorrected memory error while a cell runs', remedy: 'see telemetry.xid and ecc_uncorrected; take the GPU out of service'},
     {reason: 'forced_length', rule: 'a speculative cell lets the model stop by itself: what it is forced to add is easily foretold',
      remedy: 'leave workload.ignore_eos off, and raise workload.output_limit'},
     {reason: 'isl_off', rule: format('prompts have the length that was asked for within {:g} %, in the target''s own tokens', 100 * max_isl_difference),

@@ -150,10 +150,3 @@ JOIN repeats USING (run, subject, baseline, condition, category, metric)
 JOIN labels USING (run, subject, condition)
 JOIN (SELECT run, deployment_id AS subject, condition, bool_and(valid) AS valid FROM judged_pairs GROUP BY ALL)
     USING (run, subject, condition);
-
-CREATE VIEW projections AS
--- The speed-up that acceptance and step times promise: S = t_ar · AL / t_sd [SPEED-Bench, App. H], beside the measured one.
-SELECT pairs.run, pairs.cell_id, baseline_cell_id, fast.category, base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms,
-       fast.al_step_weighted AS al, t_ar_ms * al / t_sd_ms AS projected
-FROM pairs JOIN metrics fast USING (run, cell_id)
-JOIN metrics base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category;

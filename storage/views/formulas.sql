@@ -16,6 +16,8 @@ CREATE TABLE thresholds AS SELECT
     0.01::DOUBLE AS max_false_alarms,  -- share of cells whose outputs would be called different by chance, all their statistics together
     -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
     0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
+    0.05::DOUBLE AS max_throttled_share,  -- of a GPU's samples in which heat or its hardware slows it down
+    500   AS position_bin,               -- output tokens of one bin of AL by output position [SPEED-Bench]
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
     6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)

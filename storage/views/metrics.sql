@@ -34,6 +34,8 @@ SELECT
     percentile(0.1, user_tps) AS user_tps_p10,                                                  -- the slow tail of speeds
     avg(meets_slos::INT) AS slo_attainment,                -- of all requests, the failed too; null when no limit is set
     sum(meets_slos::INT)::BIGINT AS n_within_slos,
+    sum(n_steps)::BIGINT AS n_steps,
+    sum(n_drafting_steps)::BIGINT AS n_drafting_steps,
     sum(n_all_steps)::BIGINT AS n_all_steps,
     sum(n_chunks)::BIGINT AS n_chunks,
     sum(n_chunks) FILTER (WHERE is_answered)::BIGINT AS n_answered_chunks,

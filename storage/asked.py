@@ -1,0 +1,48 @@
+"""Owns what a run's `sweep.yaml` says of the run as a whole. Does not own the file, or the cells that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+COLUMNS = {
+    "run": "VARCHAR",
+    "folder": "VARCHAR",
+    "command": "VARCHAR",
+    "started_at": "VARCHAR",
+    "git_commit": "VARCHAR",
+    "git_dirty": "BOOLEAN",
+    "n_planned": "BIGINT",
+    "gpu_hour_price": "DOUBLE",
+}
+"""Column of `recorded_runs` → its type."""
+
+
+def asked_of(folder: Path, run: str) -> tuple[Any, ...]:
+    """One row of `recorded_runs`; what an older or a torn file does not tell is None."""
+    sweep = _read(folder / "sweep.yaml")
+    asked, cluster = _section(sweep, "invocation"), _section(sweep, "cluster")
+    told = (asked.get(name) for name in ("command", "started_at", "git_commit", "git_dirty", "n_cells"))
+    return (run, str(folder), *told, cluster.get("gpu_hour_price"))
+
+
+def table_sql(rows: Iterable[tuple[Any, ...]]) -> str:
+    """The statement that makes the table `recorded_runs`, with a parameter for each value of its rows."""
+    one = "(" + ", ".join(f"?::{kind}" for kind in COLUMNS.values()) + ")"
+    return f"CREATE TABLE recorded_runs AS FROM (VALUES {', '.join(one for _ in rows)}) AS asked({', '.join(COLUMNS)})"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
