@@ -227,7 +227,7 @@ def test_parquet_and_a_folder_of_files_are_pools_too(tmp_path: Path, run: Run) -
 def test_columns_of_other_names_are_mapped_and_come_out_under_ours(tmp_path: Path, run: Run) -> None:
     run(output="one")
     write_jsonl(tmp_path / "pool.jsonl", [{"ask": row["text"], "team": row["category"]} for row in rows()])
-    assert run("--columns=text=ask,category=team", output="two") == 0
+    assert run("--column=text=ask", "--column=category=team", output="two") == 0
     assert texts(tmp_path / "one") == texts(tmp_path / "two")
     assert {prompt.category for prompt in picked(tmp_path / "two")} == {"code", "talk"}
 
@@ -263,8 +263,8 @@ def code_of(act: Callable[[], int]) -> object:
         pytest.param(["--strata=0"], "--strata must be at least 1: got 0", id="no strata"),
         pytest.param(["--near=0"], "--near must be a similarity over 0", id="all are near"),
         pytest.param(["--near=nan"], "--near must be a similarity over 0", id="near what"),
-        pytest.param(["--columns=text"], "--columns must read OURS=THEIRS", id="half a column"),
-        pytest.param(["--columns=words=text"], "`workload.columns` must map", id="a column that we have not"),
+        pytest.param(["--column=text"], "--column must read OURS=THEIRS: got 'text'", id="half a column"),
+        pytest.param(["--column=words=text"], "`workload.columns` must map", id="a column that we have not"),
         pytest.param(["--category=poems"], "categories of `jsonl`: got poems", id="an unknown category"),
         pytest.param(["--workload=poems"], "must be a known workload: got 'poems'", id="an unknown workload"),
         pytest.param(["--vectors=nowhere.npy"], "--vectors must be a .npy file", id="no vectors"),

@@ -40,7 +40,7 @@ def _select(options: argparse.Namespace) -> int:
         split=options.split,
         revision=options.revision,
         categories=options.category,
-        columns=_columns(options.columns),
+        columns=_columns(options.column),
     )
     pool = read_pool(workload)
     made = _vectors(pool, options)
@@ -66,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--per-category", type=int, required=True, help="how many prompts of each category")
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--workload", default="jsonl", help=f"what reads the pool ({', '.join(sorted(WORKLOADS))})")
-    parser.add_argument(
-        "--columns", default="", metavar="OURS=THEIRS,...", help="as workload.columns: text=prompt,category=team"
-    )
+    parser.add_argument("--column", action="append", default=[], metavar="OURS=THEIRS", help="as workload.columns")
     parser.add_argument("--category", action="append", default=[], help="only this category; may be given several times")
     parser.add_argument("--split", default="", help="as workload.split")
     parser.add_argument("--revision", default="", help="as workload.revision")
@@ -97,10 +95,10 @@ def _wish(options: argparse.Namespace) -> Wish:
     return Wish(options.per_category, options.strata, options.near, options.seed)
 
 
-def _columns(text: str) -> dict[str, str]:
-    pairs = [item.partition("=") for item in text.split(",") if item]
-    if not all(ours and theirs for ours, _, theirs in pairs):
-        raise BadInput(f"--columns must read OURS=THEIRS,...: got {text!r}. For example text=prompt,category=team.")
+def _columns(given: Sequence[str]) -> dict[str, str]:
+    pairs = [item.partition("=") for item in given]
+    if wrong := [item for item, (ours, _, theirs) in zip(given, pairs, strict=True) if not (ours and theirs)]:
+        raise BadInput(f"--column must read OURS=THEIRS: got {wrong[0]!r}. Write --column text=prompt.")
     return {ours: theirs for ours, _, theirs in pairs}
 
 
