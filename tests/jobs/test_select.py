@@ -260,6 +260,7 @@ def code_of(act: Callable[[], int]) -> object:
     [
         pytest.param(["--per-category=0"], "--per-category must be at least 1: got 0", id="nothing of each category"),
         pytest.param(["--per-category=13"], "got 13; code has 12, talk has 12. Use 12,", id="more than a category has"),
+        pytest.param(["--seed=-1"], "--seed must be at least 0: got -1", id="a seed below nothing"),
         pytest.param(["--strata=0"], "--strata must be at least 1: got 0", id="no strata"),
         pytest.param(["--near=0"], "--near must be a similarity over 0", id="all are near"),
         pytest.param(["--near=nan"], "--near must be a similarity over 0", id="near what"),

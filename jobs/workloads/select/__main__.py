@@ -88,6 +88,8 @@ def _wish(options: argparse.Namespace) -> Wish:
     for name in ("per_category", "strata"):
         if (value := getattr(options, name)) < 1:
             raise BadInput(f"--{name.replace('_', '-')} must be at least 1: got {value}.")
+    if options.seed < 0:
+        raise BadInput(f"--seed must be at least 0: got {options.seed}.")
     if not options.near > 0:
         raise BadInput(f"--near must be a similarity over 0 (1 = the same direction): got {options.near}. Use 0.95.")
     if (PROJECT_ROOT / options.output).is_file():

@@ -48,13 +48,18 @@ def write_benchmark(
 
 def manifest_of(made: Embedded, wish: Wish, found: Benchmark, source: dict[str, Any]) -> dict[str, Any]:
     """All that it takes to make it again, and to see that it is the same."""
-    model = {name: value for name, value in asdict(made).items() if name != "vectors"}
     return {
         "made_by": "jobs.workloads.select",
         "commit": git_state()[0],
         "pool": source,
         **asdict(wish),
-        "embedding": model | {"vectors_sha256": hashlib.sha256(made.vectors.tobytes()).hexdigest()},
+        "embedding": {
+            "model": made.model,
+            "model_sha256": made.model_sha256,
+            "vectors_sha256": hashlib.sha256(np.ascontiguousarray(made.vectors).data).hexdigest(),
+            "limit": made.limit,
+            "cut": made.cut,
+        },
         "categories": {
             category.name: {
                 "in_pool": category.in_pool,
