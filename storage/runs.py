@@ -1,49 +1,51 @@
 """Owns a run's folder: its layout, its one writer, and what the planner needs of it. Does not own metrics or reading.
 
-    results/<run>/sweep.yaml  sessions/  requests/  cells/  scored/  telemetry/  logs/
+    results/<run>/sweep.yaml  sessions/  requests/  cells/  scored/  telemetry/  logs/  [compacted.json]
 
-A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does: it is written last. Its requests and
+A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does, or a merged file that holds it
+(`storage.parts`): it is written last. Its requests and
 telemetry are in files of that name; batches that came while it ran, in `<cell_id>-<attempt>-<part>.parquet`. Every file
 appears whole.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from types import TracebackType
 
 from storage.errors import BadRun, StorageFailed
 from storage.files import make_folder, remove, remove_temporaries, write_whole
-from storage.lock import LOCK_FILE, RunLock
+from storage.lock import LOCK_FILE, Lock, lock_run
+from storage.parts import MANIFEST, Parts, is_compacted, name_of_try, parts_of
+from storage.places import Place, place_of
 from storage.redact import redact
 from storage.rows import Attempt, CellBatch, CellResult, History, SessionRow, Start
-from storage.tables import CELLS, REQUESTS, SCORED, SESSIONS, TELEMETRY, to_parquet
+from storage.tables import CELLS, REQUESTS, SCHEMAS, SCORED, SESSIONS, TELEMETRY, to_parquet
 from storage.views import OF_CELLS, open_records, require_run
 
 SWEEP_FILE = "sweep.yaml"
 FOLDERS = ("sessions", "requests", "cells", "scored", "telemetry", "logs")
-OF_A_TRY = re.compile(r"(?P<name>[^-]+-\d+)(-\d+)?\.parquet")
 
 
 class RunStore:
     """The one writer of a run. Use it as a context manager, or `close()` it, to let another process write."""
 
-    def __init__(self, folder: Path, lock: RunLock) -> None:
+    def __init__(self, folder: Place, lock: Lock) -> None:
         """Not for callers: `create` and `open` make the folder and take the lock."""
         self.folder = folder
         self._lock = lock
+        self._tries: set[str] = set()
+        self._merged_sessions: frozenset[str] = frozenset()
 
     @classmethod
-    def create(cls, folder: Path | str, sweep_yaml_text: str) -> RunStore:
+    def create(cls, folder: Place | str, sweep_yaml_text: str) -> RunStore:
         """Make the run, or go on with the one that is there, with this text as its (redacted) `sweep.yaml`.
 
         Raises `BadRun` for a folder that holds something else, a newer schema, or a run that another process writes.
         """
-        folder = Path(folder)
+        folder = place_of(folder)
         _refuse_foreign(folder)
         make_folder(folder)
-        lock = RunLock(folder)
+        lock = lock_run(folder)
         try:
             write_whole(folder / SWEEP_FILE, redact(sweep_yaml_text).encode())
             return cls(folder, lock)._prepared()
@@ -52,10 +54,10 @@ class RunStore:
             raise
 
     @classmethod
-    def open(cls, folder: Path | str) -> RunStore:
+    def open(cls, folder: Place | str) -> RunStore:
         """Go on with a run that exists. Raises `BadRun` as `create` does, and when there is no run."""
-        folder = require_run(Path(folder))
-        lock = RunLock(folder)
+        folder = require_run(place_of(folder))
+        lock = lock_run(folder)
         try:
             return cls(folder, lock)._prepared()
         except BaseException:
@@ -68,22 +70,22 @@ class RunStore:
             remove_temporaries(self.folder / name)
         remove_temporaries(self.folder)
         self.history()  # refuses what cannot be read before anything starts
-        self._forget_unfinished()
+        parts = parts_of(self.folder, ("cells",))
+        self._tries, self._merged_sessions = set(parts.tries), parts.manifest.sessions
+        remove_leftovers(self.folder, parts)
         return self
-
-    def _forget_unfinished(self) -> None:
-        """Remove rows of tries that a dead driver did not commit: their numbers will be given again."""
-        committed = {path.stem for path in (self.folder / "cells").glob("*.parquet")}
-        for kind in OF_CELLS:
-            paths = list((self.folder / kind).glob("*.parquet"))
-            remove(path for path in paths if (of := OF_A_TRY.fullmatch(path.name)) and of["name"] not in committed)
 
     def write(self, row: SessionRow | CellBatch | CellResult) -> None:
         """Record a session (a later row of the same session replaces it), a batch of a try, or a try at a cell (once).
 
         Raises `StorageFailed` when the disk refuses, or when that try is recorded already; no torn file is left.
         """
+        self._lock.require()
         if isinstance(row, SessionRow):
+            if row.session_id in self._merged_sessions:
+                raise StorageFailed(
+                    f"A session that was compacted stays as it is: {row.session_id} is in {self.folder / MANIFEST}."
+                )
             write_whole(self.folder / "sessions" / f"{row.session_id}.parquet", to_parquet([row], SESSIONS))
         elif isinstance(row, CellBatch):
             name = f"{row.cell_id}-{row.attempt}"
@@ -95,18 +97,20 @@ class RunStore:
             self._write_rows(name, row)
             if row.scored:
                 write_whole(self.folder / "scored" / f"{name}.parquet", to_parquet(row.scored, SCORED))
+            self._lock.require()
             write_whole(commit, to_parquet([row.cell], CELLS))
+            self._tries.add(name)
 
-    def _to_commit(self, name: str, *, is_first: bool) -> Path:
+    def _to_commit(self, name: str, *, is_first: bool) -> Place:
         """The file that will commit this try. Before its first rows, what an unfinished one of the same number left goes."""
         commit = self.folder / "cells" / f"{name}.parquet"
-        if commit.exists():
+        if name in self._tries:
             raise StorageFailed(
-                f"A try at a cell is recorded once: {commit} exists. Give the new try the next attempt number."
+                f"A try at a cell is recorded once: {commit} was written. Give the new try the next attempt number."
             )
         if is_first:
             for kind in OF_CELLS:
-                remove([self.folder / kind / f"{name}.parquet", *(self.folder / kind).glob(f"{name}-*.parquet")])
+                remove(path for path in (self.folder / kind).glob(f"{name}*.parquet") if name_of_try(path.name) == name)
         return commit
 
     def _write_rows(self, name: str, rows: CellBatch | CellResult) -> None:
@@ -119,7 +123,7 @@ class RunStore:
         """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""
         path = self.folder / "logs" / f"{session_id}.log"
         write_whole(path, redact(text).encode(errors="replace"))
-        return path.relative_to(self.folder).as_posix()
+        return f"logs/{path.name}"
 
     def history(self) -> History:
         """What is recorded so far, for the planner."""
@@ -136,10 +140,10 @@ class RunStore:
         self.close()
 
 
-def history_of(folder: Path | str) -> History:
+def history_of(folder: Place | str) -> History:
     """What is recorded of a run, without the right to write into it; an empty history when there is no such folder yet."""
-    folder = Path(folder)
-    if not folder.exists():
+    folder = place_of(folder)
+    if not _is_there(folder):
         return History()
     with open_records([folder]) as runs:
         attempts = runs.execute(
@@ -153,13 +157,37 @@ def history_of(folder: Path | str) -> History:
     return History(tuple(Attempt(*row) for row in attempts), tuple(Start(*row) for row in starts))
 
 
-def _refuse_foreign(folder: Path) -> None:
+def remove_leftovers(folder: Place, parts: Parts) -> None:
+    """Remove what counts no more. Only for the owner of the run.
+
+    That is rows of tries that a dead driver did not commit, since their numbers will be given again, and files that a
+    compaction merged, or that it did not get to commit.
+    """
+    for kind in SCHEMAS:
+        merged = parts.manifest.files.get(kind, ())
+        paths: list[Place] = [*(folder / kind).glob("*.parquet")]
+        for path in paths:
+            name = path.stem if kind == "sessions" else name_of_try(path.name)
+            is_merged = name in (parts.manifest.sessions if kind == "sessions" else parts.manifest.tries)
+            is_unfinished = kind in OF_CELLS and name is not None and name not in parts.tries
+            if is_merged or is_unfinished or (is_compacted(path.name) and path.name not in merged):
+                remove([path])
+
+
+def _is_there(folder: Place) -> bool:
+    try:
+        return folder.exists()
+    except OSError as error:
+        raise BadRun(f"A run must be a readable folder: got {error.strerror} at {folder}. Choose another folder.") from error
+
+
+def _refuse_foreign(folder: Place) -> None:
     """An absent or empty folder may become a run, and a run may go on; anything else is somebody's."""
-    if folder.exists() and _content(folder):
+    if _is_there(folder) and _content(folder):
         require_run(folder)
 
 
-def _content(folder: Path) -> list[str]:
+def _content(folder: Place) -> list[str]:
     """What is in the folder but the traces of a driver that died while it made the run."""
     try:
         return [path.name for path in folder.iterdir() if not path.name.startswith((LOCK_FILE, f".{SWEEP_FILE}"))]
