@@ -14,17 +14,17 @@ WIDTH, HEIGHT, MARGIN, LINE = 720, 560, 24, 18
 FONT = 'font-family="sans-serif" font-size="12"'
 MOST = 4000  # dots of the pool that are drawn: more would only be a grey sheet
 COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-    "#8c6d1f",
-    "#7b3294",
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#ccbb44",
+    "#66ccee",
+    "#aa3377",
     "#222222",
-    "#a6761d",
-    "#1b9e77",
+    "#ee7733",
+    "#997700",
+    "#44aa99",
+    "#882255",
 )
 
 
@@ -54,7 +54,7 @@ def map_of(vectors: Vectors, picked: Mapping[str, Indices], title: str, seed: in
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
             f'<title>{escape(caption)}</title><rect width="{WIDTH}" height="{height}" fill="#fff"/>',
-            _dots(dots[np.sort(pool)], "#c8c8c8", 1.6),
+            _dots(dots[np.sort(pool)], "#c0c0c0", 2.0),
             *(_dots(dots[found], COLOURS[n % len(COLOURS)], 3.2) for n, found in enumerate(picked.values())),
             f'<text x="{MARGIN}" y="{HEIGHT + 4}">{escape(caption)}</text>',
             *_legend(list(picked)),
