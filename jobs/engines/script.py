@@ -37,6 +37,7 @@ class Script:
     fail_at_start: bool = False
     out_of_memory_message: str = ""  # it ends at its start with this as its last words
     crash_after_requests: int = 0  # the process ends in the middle of the next request
+    crash_at_output_limit: int = 0  # the process ends in the middle of each request for this many tokens: a poison cell
     hang_after_requests: int = 0  # the whole process stops in the middle of the next request
     error_every: int = 0  # a request ends with an error in mid-stream
     garbage_every: int = 0  # a request's stream carries nonsense

@@ -70,7 +70,7 @@ class SimulatedBackend:
             async for index, step in self._play(request, limit):
                 yield step
                 if index == 0:
-                    self._fail_on_demand(number)
+                    self._fail_on_demand(number, request.output_limit)
                     if _is_due(number, self.script.garbage_every):
                         yield Step(token_ids=cast("Sequence[int]", ["garbage"]))
         finally:
@@ -111,9 +111,11 @@ class SimulatedBackend:
         noise = self.noise.lognormvariate(0, script.noise) if script.noise else 1.0
         return (script.step_ms + script.draft_ms * drafted) * crowd * noise / 1e3
 
-    def _fail_on_demand(self, number: int) -> None:
+    def _fail_on_demand(self, number: int, output_limit: int) -> None:
         script = self.script
         if script.crash_after_requests and number > script.crash_after_requests:
+            os._exit(70)
+        if script.crash_at_output_limit == output_limit:  # a request has a limit of 1 at least
             os._exit(70)
         while script.hang_after_requests and number > script.hang_after_requests:
             time.sleep(3600)  # the event loop too: nothing is answered any more
