@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import yaml
+
+from storage.places import Place
 
 COLUMNS = {
     "run": "VARCHAR",
@@ -21,7 +22,7 @@ COLUMNS = {
 """Column of `recorded_runs` → its type."""
 
 
-def asked_of(folder: Path, run: str) -> tuple[Any, ...]:
+def asked_of(folder: Place, run: str) -> tuple[Any, ...]:
     """One row of `recorded_runs`; what an older or a torn file does not tell is None."""
     sweep = _read(folder / "sweep.yaml")
     asked, cluster = _section(sweep, "invocation"), _section(sweep, "cluster")
@@ -35,7 +36,7 @@ def table_sql(rows: Iterable[tuple[Any, ...]]) -> str:
     return f"CREATE TABLE recorded_runs AS FROM (VALUES {', '.join(one for _ in rows)}) AS asked({', '.join(COLUMNS)})"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Place) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):

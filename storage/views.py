@@ -37,11 +37,15 @@ VIEW_FILES = [
         "drafts",
         "runs",
         "costs",
+        "crossovers",
+        "frontier",
     )
 ]
 """Every metric and every verdict, once, by topic; each builds on those before it."""
 
 _IS_TORN = re.compile("magic bytes|too small|parquet file|corrupt|deserial", re.IGNORECASE)
+
+_MADE = re.compile(r"^CREATE VIEW (\w+)", re.MULTILINE)
 
 OF_CELLS = ("requests", "scored", "telemetry")
 """Folders with rows of tries, which count once their cell's row is there."""
@@ -54,6 +58,11 @@ PUBLIC_VIEWS = (
     "draft_speedups",
     "drafts",
     "draft_categories",
+    "curves",
+    "crossovers",
+    "frontier",
+    "best_drafts",
+    "goodput",
     "acceptance",
     "category_acceptance",
     "acceptance_lengths",
@@ -64,6 +73,7 @@ PUBLIC_VIEWS = (
     "distributions",
     "scored",
     "memory",
+    "gpu_health",
     "costs",
     "draft_costs",
     "parts",
@@ -89,11 +99,18 @@ def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     runs = open_records(patterns)
     try:
         with readable_files():
-            runs.execute(views_sql()).fetchall()
+            _create_views(runs)
     except BaseException:
         runs.close()
         raise
     return runs
+
+
+def settle(runs: duckdb.DuckDBPyConnection, *names: str) -> None:
+    """Compute these views once, in this order: from now on they are tables, and what builds on them reads those."""
+    for name in names:
+        runs.execute(f"CREATE TABLE settled AS FROM {name}").fetchall()
+        runs.execute(f"DROP VIEW {name}; ALTER TABLE settled RENAME TO {name}").fetchall()
 
 
 def views_sql() -> str:
@@ -205,6 +222,30 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Place]) -> None:
         runs.execute(
             f"CREATE VIEW recorded_{kind} AS SELECT * FROM ({rows}) SEMI JOIN recorded_cells USING (run, cell_id, attempt)"
         )
+
+
+def _create_views(runs: duckdb.DuckDBPyConnection) -> None:
+    """Run `views/`, with an empty table in the place of each view that is there already.
+
+    A view is bound when it is made, with all that it builds on: without this a tower of views takes seconds of CPU, and
+    each mention of `recorded_requests` lists its files. So a *table* of `views/` may only read `recorded_sessions` and
+    `recorded_cells`.
+    """
+    names = [f"recorded_{kind}" for kind in OF_CELLS]
+    for name in names:
+        _stand_in(runs, name)
+    for statement in runs.extract_statements(views_sql()):
+        runs.execute(statement).fetchall()
+        if made := _MADE.search(statement.query):
+            _stand_in(runs, made[1])
+            names.append(made[1])
+    for name in names:
+        runs.execute(f"DROP TABLE {name}; ALTER VIEW {name}_made RENAME TO {name}").fetchall()
+
+
+def _stand_in(runs: duckdb.DuckDBPyConnection, view: str) -> None:
+    runs.execute(f"ALTER VIEW {view} RENAME TO {view}_made").fetchall()
+    runs.execute(f"CREATE TABLE {view} AS FROM {view}_made LIMIT 0").fetchall()
 
 
 def _names(folders: Sequence[Place]) -> dict[Place, str]:

@@ -17,6 +17,7 @@ CREATE TABLE thresholds AS SELECT
     -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
     0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
     0.05::DOUBLE AS max_throttled_share,  -- of a GPU's samples in which heat or its hardware slows it down
+    0.9::DOUBLE AS min_slo_attainment,  -- of the requests meet every limit, for a load to hold [DistServe]
     500   AS position_bin,               -- output tokens of one bin of AL by output position [SPEED-Bench]
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval
