@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -26,7 +27,7 @@ from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
 from jobs.models import resolve
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
-from jobs.spec import SessionSpec
+from jobs.spec import Deployment, SessionSpec
 from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
@@ -106,7 +107,7 @@ class _Session:
 
     def start(self) -> tuple[Running, EngineFacts]:
         """A ready engine that is proven to be ours and to speculate as asked; raises `SpecSweepError`."""
-        deployment = self.spec.deployment
+        deployment = in_its_environment(self.spec.deployment)
         self.control.show(SessionProgress("starting"))
         engine = engine_named(deployment.engine.name)
         engine.check(deployment)
@@ -168,6 +169,14 @@ class _Session:
 
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started
+
+
+def in_its_environment(deployment: Deployment) -> Deployment:
+    """With a `runtime_env`, Ray has made an environment for this worker: the engine runs in it too."""
+    engine = deployment.engine
+    if not engine.runtime_env or engine.python:
+        return deployment
+    return replace(deployment, engine=replace(engine, python=sys.executable))
 
 
 def new_row(spec: SessionSpec, site: SessionSite) -> SessionRow:

@@ -102,10 +102,13 @@ class Engine:
     name: str = "transformers"
     version: str = ""  # what must be found; "" = whatever is installed (recorded either way)
     python: str = field(default="", metadata=NOT_IN_ID)  # its interpreter; relative to the project's root
+    # Ray's (uv, pip, conda or image_uri) for the session's worker, whose interpreter the engine then has; {} = none
+    runtime_env: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_ID)
     tp: int = 1  # tensor parallel: GPUs of one copy of the target
     pp: int = 1  # pipeline parallel: stages, each on `tp` GPUs
     dp: int = 1  # data parallel: copies behind one address
     ep: int = 1  # expert parallel: GPUs over which the experts of a MoE model are dealt out
+    gpu_type: str = ""  # as Ray names it: H100, A100, L4; "" = whichever there is
     cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes; 0 = the whole node
     batch: int = 1  # most requests in one engine step
     max_length: int = 0  # prompt + output tokens; 0 = the model's own limit
@@ -125,6 +128,10 @@ class Engine:
     api_key_env: str = field(default="", metadata=NOT_IN_ID)  # attached: the environment variable with its key
     start_timeout_s: float = field(default=600.0, metadata=NOT_IN_ID)
     args: dict[str, Any] = field(default_factory=dict)  # verbatim to the engine; an unknown key is refused
+
+    def __post_init__(self) -> None:
+        """One type of GPU has one name, and so one cell."""
+        self.gpu_type = self.gpu_type.upper()
 
 
 @dataclass

@@ -31,7 +31,10 @@ from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
-FREE = re.compile(r"\+{0,2}((?:axes|engine\.args|draft\.args|workload\.(?:columns|template_args))(?:[.=].*))", re.DOTALL)
+FREE = re.compile(
+    r"\+{0,2}((?:axes|engine\.args|engine\.runtime_env|cluster\.marks|cluster\.pools|draft\.args|workload\.(?:columns|template_args))(?:[.=].*))",
+    re.DOTALL,
+)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
 DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
 

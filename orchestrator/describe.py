@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from jobs.spec import Cell, Deployment, SessionSpec
 from orchestrator.expected import Expectation
+from orchestrator.pace import told_forecast
+from orchestrator.pack import Packed
 from orchestrator.progress import words_of
+from orchestrator.shortage import Node, shortage
 
 
-def describe(name: str, cells: Sequence[Cell], plan: Sequence[SessionSpec], expectation: Expectation) -> str:
-    """The plan of a run as text: cells, sessions, engine starts, expected duration and where that is from, GPU-hours."""
+def describe(
+    name: str,
+    cells: Sequence[Cell],
+    plan: Sequence[SessionSpec],
+    expectation: Expectation,
+    nodes: Sequence[Node] = (),
+    packed: Packed | None = None,
+    why_no_nodes: str = "",
+) -> str:
+    """The plan of a run as text: cells, sessions, engine starts, GPU-hours; how long it takes on these nodes, and what they
+    cannot hold."""
     left = sum(len(session.orders) for session in plan)
     head = f"{name}: {counted(len(cells), 'cell')}, {len(cells) - left} measured, {left} to measure"
     if not plan:
         return f"{head}. Nothing to do: everything is already measured."
-    return "\n".join([head, *_costs(plan, expectation), *_queues(plan), "", *_sessions(plan)])
+    sessions = packed.sessions if packed else plan
+    there = (
+        _there(plan, nodes, packed)
+        if packed
+        else [f"how long it takes together is not known: {why_no_nodes}"] * bool(why_no_nodes)
+    )
+    return "\n".join([head, *_costs(sessions, expectation), *there, *_queues(plan), "", *_sessions(sessions)])
 
 
 def counted(n: int, noun: str) -> str:
@@ -29,6 +48,14 @@ def _costs(plan: Sequence[SessionSpec], expectation: Expectation) -> Iterator[st
     yield f"expected from {expectation.source}"
     if gpu_s := sum(session.expected_s * session.deployment.gpus for session in plan):
         yield f"{gpu_s / 3600:.2f} GPU-hours"
+
+
+def _there(plan: Sequence[SessionSpec], nodes: Sequence[Node], packed: Packed) -> Iterator[str]:
+    """On these nodes: alike ones counted together."""
+    alike = Counter(f"{node.cpus:g} CPUs, {node.gpus:g} {node.gpu_type or 'GPUs'}" for node in nodes)
+    cluster = "; ".join(f"{counted(n, 'node')} of {kind}" for kind, n in alike.items())
+    yield f"on {cluster}: {told_forecast(packed)}"
+    yield from {f"cannot run there: {said}" for spec in plan if (said := shortage(spec.deployment, nodes))}
 
 
 def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:

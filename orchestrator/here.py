@@ -1,4 +1,4 @@
-"""Owns what is known of this machine before Ray runs on it: enough to refuse what it could never hold, and no guess.
+"""Owns what is known of where sessions will run before Ray runs there: enough to refuse what could never be held, no guess.
 
 Does not own admission (ledger), nor what Ray then finds, which decides.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jobs.models import locate
@@ -21,10 +22,35 @@ GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dri", "dxg")
 
 def refuse_impossible_here(cluster: Cluster, deployments: Iterable[Deployment], devices: Path = Path("/dev")) -> None:
     """`BadInput` for what a Ray of our own could never hold, where that is known: nothing has been started or written."""
+    if cluster.kind is Kind.local and (node := this_machine(cluster, devices)):
+        Ledger([node]).refuse_impossible(_of_any_type(item) for item in deployments)
+
+
+def this_machine(cluster: Cluster, devices: Path = Path("/dev")) -> Node | None:
+    """As a Ray of our own would have it; None = only Ray can tell how many GPUs there are."""
     gpus = cluster.num_gpus if cluster.num_gpus is not None else _gpus(devices)
-    if cluster.kind is Kind.local and gpus is not None:
-        cpus = cluster.num_cpus or os.cpu_count() or 1
-        Ledger([Node("", "here", cpus, gpus)]).refuse_impossible(deployments)
+    return None if gpus is None else Node("", "here", cluster.num_cpus or os.cpu_count() or 1, gpus)
+
+
+def nodes_to_come(cluster: Cluster) -> list[Node]:
+    """The nodes of `cluster.pools`."""
+    return [
+        Node(
+            f"{name}-{number}",
+            f"{name}-{number}",
+            pool.cpus,
+            pool.gpus,
+            pool.gpu_type.upper(),
+            frozenset(pool.engines) if pool.engines else None,
+        )
+        for name, pool in cluster.pools.items()
+        for number in range(pool.nodes)
+    ]
+
+
+def _of_any_type(deployment: Deployment) -> Deployment:
+    """The type of a GPU is for Ray to find."""
+    return replace(deployment, engine=replace(deployment.engine, gpu_type=""))
 
 
 def refuse_absent_models(cluster: Cluster, deployments: Sequence[Deployment]) -> None:

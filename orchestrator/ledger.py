@@ -1,100 +1,190 @@
 """Owns what of the cluster is taken: which session may start now, and on which node. Pure.
 
 Ray never reserves for a big session (fed small ones, a big one starves) and keeps impossible demands pending without a word:
-so sessions are admitted here, in plan order, and the impossible is refused before anything starts. Does not own Ray.
+so sessions are admitted here, in plan order. What does not fit yet gets a node reserved, the one where it will fit first;
+others may start there meanwhile only if they are expected to be gone by then, or leave room enough (EASY backfilling of
+Slurm and Maui). Does not own Ray, the order (`plan`, `pack`), or the words for what can never be held (`shortage`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
 
 from jobs.errors import BadInput
-from jobs.spec import Deployment
+from jobs.spec import Deployment, SessionSpec
+from orchestrator.shortage import Demand, Node, demand_of, shortage
 
-
-@dataclass(frozen=True)
-class Node:
-    """A node of the cluster and all that it has."""
-
-    id: str
-    name: str
-    cpus: float
-    gpus: float
+__all__ = ["Demand", "Ledger", "Node", "Seat", "Waiting", "seat_on"]
 
 
 @dataclass(frozen=True)
 class Seat:
-    """What one session holds of a node."""
+    """What one session holds of a node, and until when it is expected to (on the caller's clock)."""
 
     node: Node
     cpus: float
     gpus: int
+    until_s: float = inf
+
+    def fits(self, cpus: float, gpus: float) -> bool:
+        return 0 < self.cpus <= cpus and self.gpus <= gpus
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """From when on a node is kept for a session, and what that will leave of it."""
+
+    from_s: float
+    cpus: float
+    gpus: float
+
+    def permits(self, seat: Seat) -> bool:
+        return seat.until_s <= self.from_s or seat.fits(self.cpus, self.gpus)
+
+
+class Waiting:
+    """The sessions of a plan that have not started, in its order; those with the same demand can be passed over together."""
+
+    def __init__(self, plan: Iterable[SessionSpec]) -> None:
+        self._queues: dict[Demand, dict[int, SessionSpec]] = {}
+        for number, spec in enumerate(plan):
+            self._queues.setdefault(demand_of(spec.deployment), {})[number] = spec
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def demands(self) -> Mapping[Demand, Deployment]:
+        """What is waited for, each with a deployment that wants it."""
+        return {demand: next(iter(queue.values())).deployment for demand, queue in self._queues.items()}
+
+    def in_order(self, passed: set[Demand]) -> Iterator[tuple[int, Demand, SessionSpec]]:
+        """(number, demand, session); a demand that the caller adds to `passed` comes no more."""
+        queues = {demand: iter(queue.items()) for demand, queue in self._queues.items()}
+        heads = [(*item, demand) for demand, queue in queues.items() if (item := next(queue, None))]
+        heap = [(number, position) for position, (number, _, _) in enumerate(heads)]
+        heapify(heap)
+        while heap:
+            _, position = heappop(heap)
+            number, spec, demand = heads[position]
+            yield number, demand, spec
+            if demand not in passed and (item := next(queues[demand], None)):
+                heads[position] = (*item, demand)
+                heappush(heap, (item[0], position))
+
+    def take(self, number: int, demand: Demand) -> None:
+        del self._queues[demand][number]
+        if not self._queues[demand]:
+            del self._queues[demand]
+
+    def drop(self, demand: Demand) -> list[SessionSpec]:
+        """All that want this."""
+        return list(self._queues.pop(demand).values())
 
 
 class Ledger:
-    """The seats that are taken. First come, first served: what does not fit now is waited for, never overtaken."""
+    """The seats that are taken."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node: (node.cpus, node.gpus) for node in nodes}
+        self._seats: dict[Node, list[Seat]] = {node: [] for node in nodes}
+        self._places: dict[Demand, list[Node]] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._free)
 
     def refresh(self, nodes: Iterable[Node]) -> None:
         """The cluster as it is now: a node that has gone takes its seats along, a new one is empty."""
         self._free = {node: self._free.get(node, (node.cpus, node.gpus)) for node in nodes}
+        self._seats = {node: self._seats.get(node, []) for node in self._free}
+        self._places.clear()
 
-    def refuse_impossible(self, deployments: Iterable[Deployment]) -> None:
-        """`BadInput` for the first deployment that no node could hold even if it were empty."""
-        for deployment in deployments:
-            if not self.is_possible(deployment):
-                raise BadInput(_impossible(deployment, list(self._free)))
+    def refuse_impossible(self, deployments: Iterable[Deployment], to_come: Sequence[Node] = ()) -> None:
+        """`BadInput` for the first deployment that no node could hold even if it were empty; `to_come` are waited for."""
+        nodes = [*self._free, *to_come]
+        for deployment in {demand_of(item): item for item in deployments}.values():
+            if said := shortage(deployment, nodes):
+                raise BadInput(said)
 
     def is_possible(self, deployment: Deployment) -> bool:
         """Whether a node could hold it if that were empty: what only a lost node could hold keeps no other waiting."""
-        return any(_fits(seat_on(node, deployment), node.cpus, node.gpus) for node in self._free)
+        return not shortage(deployment, self.nodes)
 
-    def admit(self, deployment: Deployment) -> Seat | None:
-        """A seat on the fullest node that still has room, so that whole nodes stay whole for big sessions; None = wait."""
-        seats = [
-            (gpus, cpus, seat)
-            for node, (cpus, gpus) in self._free.items()
-            if _fits(seat := seat_on(node, deployment), cpus, gpus)
-        ]
-        if not seats:
-            return None
-        seat = min(seats, key=lambda item: item[:2])[2]
-        self._move(seat, -1)
-        return seat
+    def admit(self, deployment: Deployment, until_s: float = inf) -> Seat | None:
+        """A seat for this one alone, whoever waits; None = wait."""
+        seat = self._fullest(self._seats_for(demand_of(deployment), until_s), {})
+        return self._taken(seat) if seat else None
+
+    def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seat] | None:
+        """The first session of the plan that may start now, no longer waiting, with its seat; None = all have to wait."""
+        kept: dict[Node, Reservation] = {}
+        passed: set[Demand] = set()
+        gaps_s: dict[Demand, float] = {}  # where only gaps are left: the longest
+        for number, demand, spec in waiting.in_order(passed):
+            if spec.expected_s > gaps_s.get(demand, inf):
+                continue
+            seats = self._seats_for(demand, now_s + spec.expected_s)
+            if seat := self._fullest(seats, kept):
+                waiting.take(number, demand)
+                return spec, self._taken(seat)
+            self._reserve(seats, kept, now_s)
+            if all(seat.node in kept for seat in seats):
+                gaps_s[demand] = max((kept[seat.node].from_s - now_s for seat in seats if self._has_room(seat)), default=0.0)
+                passed |= {demand} if gaps_s[demand] <= 0 else set()
+        return None
 
     def release(self, seat: Seat) -> None:
         """The session has ended. The seat of a node that has gone is gone already."""
-        if seat.node in self._free:
+        if seat in self._seats.get(seat.node, ()):
+            self._seats[seat.node].remove(seat)
             self._move(seat, +1)
+
+    def _seats_for(self, demand: Demand, until_s: float) -> list[Seat]:
+        """One on every node that could hold it if it were empty."""
+        if demand not in self._places:
+            self._places[demand] = [node for node in self._free if demand.lack_on(node) is None]
+        return [seat_on(node, demand, until_s) for node in self._places[demand]]
+
+    def _fullest(self, seats: Iterable[Seat], kept: Mapping[Node, Reservation]) -> Seat | None:
+        """On the fullest node that has room, so that whole nodes stay whole for big sessions."""
+        free = self._free
+        open_ = (seat for seat in seats if self._has_room(seat) and (seat.node not in kept or kept[seat.node].permits(seat)))
+        return min(open_, key=lambda seat: (free[seat.node][1], free[seat.node][0]), default=None)
+
+    def _has_room(self, seat: Seat) -> bool:
+        return seat.fits(*self._free[seat.node])
+
+    def _reserve(self, seats: Iterable[Seat], kept: dict[Node, Reservation], now_s: float) -> None:
+        found = [(self._room_for(seat, now_s), seat.node) for seat in seats if seat.node not in kept]
+        if found:
+            reservation, node = min(found, key=lambda item: item[0].from_s)
+            kept[node] = reservation
+
+    def _room_for(self, seat: Seat, now_s: float) -> Reservation:
+        """When its node will have room, if what runs there ends as expected; what is overdue ends now."""
+        cpus, gpus = self._free[seat.node]
+        from_s = now_s
+        for other in sorted(self._seats[seat.node], key=lambda item: item.until_s):
+            if seat.fits(cpus, gpus):
+                break
+            from_s = max(now_s, other.until_s)
+            cpus, gpus = round(cpus + other.cpus, 4), gpus + other.gpus
+        return Reservation(from_s, round(cpus - seat.cpus, 4), gpus - seat.gpus)
+
+    def _taken(self, seat: Seat) -> Seat:
+        self._seats[seat.node].append(seat)
+        self._move(seat, -1)
+        return seat
 
     def _move(self, seat: Seat, sign: int) -> None:
         cpus, gpus = self._free[seat.node]
         self._free[seat.node] = (round(cpus + sign * seat.cpus, 4), gpus + sign * seat.gpus)
 
 
-def seat_on(node: Node, deployment: Deployment) -> Seat:
-    """What a deployment takes of a node. `engine.cpus` 0 = all CPUs; with GPUs, as large a share of them as of the GPUs."""
-    cpus = deployment.engine.cpus
-    if not cpus:
-        share = deployment.gpus / node.gpus if deployment.gpus and node.gpus else 1.0
-        cpus = int(node.cpus * min(share, 1.0) * 10_000) / 10_000  # the precision that Ray accepts
-    return Seat(node, cpus, deployment.gpus)
-
-
-def _fits(seat: Seat, cpus: float, gpus: float) -> bool:
-    return 0 < seat.cpus <= cpus and seat.gpus <= gpus
-
-
-def _impossible(deployment: Deployment, nodes: Sequence[Node]) -> str:
-    gpus = max((node.gpus for node in nodes), default=0)
-    cpus = max((node.cpus for node in nodes), default=0)
-    if deployment.gpus > gpus:
-        got = f"engine.tp={deployment.engine.tp} takes {deployment.gpus} GPUs, and the largest node has {gpus:g}"
-        remedy = "Lower engine.tp, or choose another cluster." if gpus else "Choose another cluster, or engine.device=cpu."
-    else:
-        got = f"engine.cpus={deployment.engine.cpus:g}, and the largest node has {cpus:g} CPUs"
-        remedy = "Lower engine.cpus, or choose another cluster."
-    return f"a session must fit on one node: got {got} (of {len(nodes)} nodes). {remedy}"
+def seat_on(node: Node, demand: Demand, until_s: float = inf) -> Seat:
+    """What it takes of a node. `engine.cpus` 0 = all CPUs; with GPUs, as large a share of them as of the GPUs."""
+    return Seat(node, demand.cpus_of(node), demand.gpus, until_s)

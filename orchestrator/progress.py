@@ -6,6 +6,7 @@ Does not own any number of the answer.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from jobs.spec import Cell, SessionSpec
 from storage.rows import OK, CellResult, SessionRow
 
 REFRESHES_PER_S = 2
+QUIET_S = 60.0  # without a terminal: after so long without a line, one that says where everything is
 
 
 class View:
@@ -33,6 +35,7 @@ class View:
         self._failed: set[str] = set()
         self._sessions: dict[str, tuple[SessionSpec, SessionProgress]] = {}
         self._spent = self._foreseen = 0.0
+        self._noted_s = time.monotonic()
         self._console = console
         self._live = (
             Live(console=console, get_renderable=self.render, refresh_per_second=REFRESHES_PER_S, transient=True)
@@ -46,6 +49,8 @@ class View:
             self._sessions.pop(spec.session_id, None)
         else:
             self._sessions[spec.session_id] = (spec, progress)
+        if self._live is None and time.monotonic() - self._noted_s > QUIET_S:
+            self.note(self._where())
 
     def show(self, event: Event) -> None:
         """What has just been recorded."""
@@ -56,6 +61,7 @@ class View:
 
     def note(self, text: str) -> None:
         """A line of its own."""
+        self._noted_s = time.monotonic()
         self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}"), soft_wrap=True)
 
     def render(self) -> Group:
@@ -64,6 +70,13 @@ class View:
         done, failed = n - left, len(self._failed)
         head = Text(f"{done} of {n} cells measured, {failed} failed, {left} left{self._time_left()}")
         return Group(ProgressBar(total=n, completed=done, width=60), head, self._table())
+
+    def _where(self) -> str:
+        """The counts, and how many sessions are in which phase, as one line."""
+        n, left = len(self._labels), len(self._left)
+        phases = Counter(progress.phase for _, progress in self._sessions.values())
+        told = ", ".join(f"{count} {phase}" for phase, count in phases.items()) or "none runs"
+        return f"{n - left} of {n} cells measured, {len(self._failed)} failed{self._time_left()}; sessions: {told}"
 
     def _show_cell(self, result: CellResult) -> None:
         row = result.cell

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jobs.errors import RayDidNotStart
+from jobs.errors import BadInput, RayDidNotStart
 from jobs.measure import utc_now
 from jobs.provenance import git_state
 from jobs.session import Event, SessionLog
@@ -27,11 +27,14 @@ from orchestrator.config import Sweep
 from orchestrator.describe import counted, describe
 from orchestrator.expected import Expectation, Size, expect
 from orchestrator.grid import expand
-from orchestrator.here import refuse_absent_models, refuse_impossible_here
+from orchestrator.here import nodes_to_come, refuse_absent_models, refuse_impossible_here, this_machine
 from orchestrator.interrupts import INTERRUPTED, Interrupts
-from orchestrator.plan import given_up, last_attempts, make_plan
+from orchestrator.pace import Pace, told_forecast
+from orchestrator.pack import Packed, pack
+from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
-from orchestrator.settings import Mode
+from orchestrator.settings import Cluster, Kind, Mode
+from orchestrator.shortage import Node
 from storage.rows import NOT_MEASURED, CellResult, CellRow, History
 from storage.runs import RunStore, history_of
 
@@ -64,6 +67,7 @@ class Reconciliation:
         self.store = store
         self.invocation_id = invocation_id
         self.console = console
+        self.stranded: dict[str, str] = {}  # deployments for which no node came: id → why
 
     def run(self) -> bool:
         """Until nothing is left to do; True when a signal ended it before."""
@@ -94,18 +98,30 @@ class Reconciliation:
             scratch = stack.enter_context(connected(self.sweep.cluster))
             interrupts.listen()
             view = stack.enter_context(self.view(plan))
-            scheduler = stack.enter_context(Scheduler(lambda: interrupts.level, view.watch, scratch))
+            scheduler = Scheduler(lambda: interrupts.level, view.watch, scratch, self.sweep.cluster, view.note)
+            stack.enter_context(scheduler)
             interrupts.on_press = view.note
             scheduler.refuse_impossible(plan)
-            while plan and not interrupts.level:
-                for event in scheduler.run(plan):
+            nodes = scheduler.nodes or nodes_to_come(self.sweep.cluster)
+            pace = Pace(packed := self.packed(plan, nodes), nodes)
+            view.note(told_forecast(packed))
+            while packed.sessions and not interrupts.level:
+                for event in scheduler.run(packed.sessions):
                     self.record(event)
                     view.show(event)
-                plan = self.plan()
+                    pace.see(event)
+                self.stranded = scheduler.stranded
+                packed = self.packed(self.plan(), scheduler.nodes)
+                pace.add(packed)
+            view.note(pace.told())
 
     def plan(self) -> list[SessionSpec]:
         history = self.store.history()
-        return make_plan(self.cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history))
+        cells = [cell for cell in self.cells if cell.deployment.id not in self.stranded]
+        return make_plan(cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history))
+
+    def packed(self, plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> Packed:
+        return pack(plan, nodes, expectation(self.cells, self.store.history()))
 
     def view(self, plan: Sequence[SessionSpec]) -> View:
         foreseen = expectation(self.cells, self.store.history())
@@ -123,7 +139,9 @@ class Reconciliation:
         """A cell without a row of this invocation gets one that says why, so that no table hides it."""
         history = self.store.history()
         seen = {attempt.cell_id for attempt in history.attempts if attempt.invocation_id == self.invocation_id}
-        reasons = given_up(self.cells, history, self.sweep.limits, self.invocation_id)
+        left = [cell for cell in unmeasured(self.cells, history) if cell.deployment.id in self.stranded]
+        reasons = {cell.id: self.stranded[cell.deployment.id] for cell in left}
+        reasons |= given_up(self.cells, history, self.sweep.limits, self.invocation_id)
         tries = last_attempts(history)
         for cell in self.cells:
             if cell.id in reasons and cell.id not in seen:
@@ -179,5 +197,24 @@ def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str, n_cells
 def _tell_plan(sweep: Sweep, cells: Sequence[Cell], history: History, console: Console) -> int:
     foreseen = expectation(cells, history)
     plan = make_plan(cells, history, sweep.limits, "plan", foreseen)
-    console.print(describe(sweep.run.name, cells, plan, foreseen), markup=False, highlight=False, soft_wrap=True)
+    nodes, why_not = _nodes_foreseen(sweep.cluster) if plan else ([], "")
+    packed = pack(plan, nodes, foreseen) if nodes else None
+    text = describe(sweep.run.name, cells, plan, foreseen, nodes, packed, why_not)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
+
+
+def _nodes_foreseen(cluster: Cluster) -> tuple[list[Node], str]:
+    """What the sessions would run on, and why that is not known. Looks at a cluster that is there; starts nothing."""
+    if cluster.pools:
+        return nodes_to_come(cluster), ""
+    if cluster.kind is Kind.local:
+        here = this_machine(cluster)
+        return ([here], "") if here else ([], "only Ray can tell how many GPUs this machine has: set cluster.num_gpus")
+    from orchestrator.schedule import connected, nodes_of
+
+    try:
+        with connected(cluster):
+            return nodes_of(cluster), ""
+    except BadInput as refusal:
+        return [], str(refusal)

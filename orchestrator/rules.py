@@ -35,9 +35,13 @@ class Rule:
     holds: Callable[[Any], bool]
 
 
+RUNTIME_ENVS = ("uv", "pip", "conda", "image_uri")
+"""Those of Ray that make an environment. Its `py_executable` must have Ray: an engine's interpreter is `engine.python`."""
+
 RULES = (
     Rule("model.path", "given (a folder, a hub id or package:NAME/FILE.gguf)", bool),
     *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in ("tp", "pp", "dp", "ep")),
+    Rule("engine.runtime_env", f"Ray's {', '.join(RUNTIME_ENVS)}", lambda v: set(v) <= set(RUNTIME_ENVS)),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
     Rule("engine.max_length", "at least 0", lambda v: v >= 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.schedule.connect import connected
+from orchestrator.schedule.nodes import nodes_of
 from orchestrator.schedule.sessions import Scheduler, Watch
 
-__all__ = ["Scheduler", "Watch", "connected"]
+__all__ = ["Scheduler", "Watch", "connected", "nodes_of"]

@@ -7,9 +7,8 @@ that an actor or a node died.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,12 +22,17 @@ from jobs.measure import new_row as new_cell_row
 from jobs.session import Event, SessionLog, SessionSite, run_session
 from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
+from orchestrator.here import nodes_to_come
 from orchestrator.interrupts import AT_ONCE
-from orchestrator.ledger import Ledger, Node, Seat
+from orchestrator.ledger import Demand, Ledger, Node, Seat, Waiting
+from orchestrator.schedule.nodes import Fleet
+from orchestrator.settings import Cluster
+from orchestrator.shortage import shortage
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 TICK_S = 0.5  # how long an event, a signal or a progress may wait
 MOST_AHEAD = 2  # events that a session may be ahead of what is written: they wait in the memory of its node
+PLACE_LIMIT_S = 60.0  # for Ray to start a worker where the ledger has room; then it is said who else may have that room
 STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
 
 
@@ -65,6 +69,8 @@ class Running:
     n_results: int = 0
     n_batches: int = 0  # of the cell that is running
     asked: Any = None  # the progress that is on its way
+    placed_s: float = field(default_factory=time.monotonic)
+    is_up: bool | None = False  # its worker has answered; None = it has not, and that was said
     stopping: int = 0  # what it was told: 1 = after this cell, 2 = at once
 
 
@@ -75,28 +81,45 @@ Watch = Callable[[SessionSpec, SessionProgress | None], None]
 class Scheduler:
     """Runs plans on a connected Ray; a context manager that no session outlives."""
 
-    def __init__(self, stop_level: Callable[[], int], watch: Watch, scratch: Path | None) -> None:
+    def __init__(
+        self,
+        stop_level: Callable[[], int],
+        watch: Watch,
+        scratch: Path | None,
+        cluster: Cluster | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """`stop_level`: 0 = go on, 1 = finish the running cells, 2 = stop at once. `scratch`: where sessions of this very
-        machine put files; None = each node its own folder."""
+        machine put files; None = each node its own folder. `say`: told what a person should know, in a line."""
+        self.stranded: dict[str, str] = {}  # deployments that waited too long for a node: id → why
         self._stop_level = stop_level
         self._watch = watch
         self._scratch = scratch
-        self._ledger = Ledger(cluster_nodes())
+        self._cluster = cluster or Cluster()
+        self._say = say
+        self._fleet = Fleet(self._cluster)
+        self._ledger = Ledger(self._fleet.nodes())
+        self._lacking: dict[Demand, float] = {}  # what no node could hold any more, since when
         self._running: list[Running] = []
         self._quiet_until = 0.0
         self._at_once_since: float | None = None  # when the second stop was seen
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The cluster when it was last looked at."""
+        return self._ledger.nodes
+
     def refuse_impossible(self, plan: Sequence[SessionSpec]) -> None:
-        """`BadInput` for the first session that no node could ever hold."""
-        self._ledger.refuse_impossible(spec.deployment for spec in plan)
+        """`BadInput` for the first session that no node could ever hold, be it there or one of `cluster.pools`."""
+        self._ledger.refuse_impossible((spec.deployment for spec in plan), nodes_to_come(self._cluster))
 
     def run(self, plan: Sequence[SessionSpec]) -> Iterator[Event]:
         """Every event of every session, as it comes; ends when all sessions have, or were told to stop.
 
         A session that is told to stop at once may be where it cannot hear that, in a download: `close` kills what is left.
         """
-        waiting = deque(plan)
-        while (self._running or (waiting and not self._stop_level())) and not self._is_out_of_patience():
+        waiting = Waiting(plan)
+        while (self._running or (len(waiting) and not self._stop_level())) and not self._is_out_of_patience():
             self._admit(waiting)
             yield from self._events()
             self._ask_progress()
@@ -123,25 +146,38 @@ class Scheduler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _admit(self, waiting: deque[SessionSpec]) -> None:
-        if not waiting or self._stop_level() or time.monotonic() < self._quiet_until:
+    def _admit(self, waiting: Waiting) -> None:
+        now_s = time.monotonic()
+        if not len(waiting) or self._stop_level() or now_s < self._quiet_until:
             return
-        self._ledger.refresh(cluster_nodes())
-        while spec := next((item for item in waiting if self._ledger.is_possible(item.deployment)), None):
-            seat = self._ledger.admit(spec.deployment)
-            if seat is None:
-                return
-            waiting.remove(spec)
-            self._running.append(self._start(spec, seat))
+        self._ledger.refresh(self._fleet.nodes())
+        self._strand(waiting, now_s)
+        while found := self._ledger.next(waiting, now_s):
+            self._running.append(self._start(*found))
+
+    def _strand(self, waiting: Waiting, now_s: float) -> None:
+        """What no living node could hold is told, waited for, and at last no longer waited for."""
+        for demand, deployment in waiting.demands.items():
+            why = shortage(deployment, self._ledger.nodes)
+            if not why:
+                if self._lacking.pop(demand, None) is not None:
+                    self._say("There is a node again for what waited.")
+                continue
+            if demand not in self._lacking:
+                self._say(f"Waiting at most {self._cluster.node_wait_s:g} s (cluster.node_wait_s) for a node: {why}")
+            if now_s - self._lacking.setdefault(demand, now_s) > self._cluster.node_wait_s:
+                told = f"no node came within {self._cluster.node_wait_s:g} s (cluster.node_wait_s): {why}"
+                self.stranded.update((spec.deployment.id, told) for spec in waiting.drop(demand))
 
     def _start(self, spec: SessionSpec, seat: Seat) -> Running:
         place = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
+        environment = spec.deployment.engine.runtime_env
         actor = SessionActor.options(  # type: ignore[attr-defined]
-            num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place
+            num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment or None
         ).remote()
         how = {"num_returns": "streaming", "_generator_backpressure_num_objects": MOST_AHEAD}
         stream = actor.run.options(**how).remote(spec, self._site(spec))
-        self._watch(spec, SessionProgress("starting"))
+        self._watch(spec, SessionProgress("placed"))
         return Running(spec, seat, actor, stream)
 
     def _site(self, spec: SessionSpec) -> SessionSite:
@@ -171,6 +207,9 @@ class Scheduler:
             yield from self._ended(running)
         except ray.exceptions.RayTaskError as error:  # the worker lives: an error of ours
             yield from self._lost(running, "session_error", f"The session must not raise: {_first_line(error)}")
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            why = f"`engine.runtime_env` must give an environment: {_first_line(error)}"
+            yield from self._lost(running, "environment_failed", why)
         except ray.exceptions.RayError as error:
             yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
         else:
@@ -213,11 +252,15 @@ class Scheduler:
                 running.asked = running.actor.progress.remote()
             elif ray.wait([running.asked], timeout=0)[0]:
                 self._take_progress(running)
+            elif running.is_up is False and time.monotonic() - running.placed_s > PLACE_LIMIT_S:
+                running.is_up = None
+                self._say(_not_up(running))
 
     def _take_progress(self, running: Running) -> None:
         answer, running.asked = running.asked, None
         try:
             self._watch(running.spec, ray.get(answer))
+            running.is_up = True
         except ray.exceptions.RayError:
             return  # the worker is gone; its stream tells
 
@@ -231,15 +274,12 @@ class Scheduler:
                 running.actor.stop.remote(level == AT_ONCE)
 
 
-def cluster_nodes() -> list[Node]:
-    """The living nodes that can run something."""
-    return [
-        Node(
-            item["NodeID"], item["NodeManagerHostname"], item["Resources"].get("CPU", 0.0), item["Resources"].get("GPU", 0.0)
-        )
-        for item in ray.nodes()
-        if item["Alive"]
-    ]
+def _not_up(running: Running) -> str:
+    seat = running.seat
+    return (
+        f"Session {running.spec.session_id} waits for Ray to start its worker on {seat.node.name}: its environment is being "
+        f"built, or another job of this cluster has the {seat.gpus} GPUs and {seat.cpus:g} CPUs that it needs there."
+    )
 
 
 def _first_line(error: BaseException) -> str:

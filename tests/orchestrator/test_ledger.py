@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from grids import cell
 
 from jobs.errors import BadInput
-from jobs.spec import Deployment
-from orchestrator.ledger import Ledger, Node, seat_on
+from jobs.spec import Deployment, SessionSpec
+from orchestrator.ledger import Ledger, Node, Seat, Waiting, seat_on
+from orchestrator.shortage import demand_of, shortage
 
 BOX = Node("box", "box", cpus=4, gpus=0)
 BIG, SMALL = Node("big", "big", cpus=64, gpus=8), Node("small", "small", cpus=16, gpus=2)
@@ -27,7 +30,7 @@ def on_gpus(tp: int, **engine: object) -> Deployment:
     ],
 )
 def test_what_a_session_takes(node: Node, deployment: Deployment, cpus: float, gpus: int) -> None:
-    seat = seat_on(node, deployment)
+    seat = seat_on(node, demand_of(deployment))
     assert (seat.cpus, seat.gpus) == (cpus, gpus)
 
 
@@ -99,3 +102,110 @@ def test_a_session_that_ends_after_its_node_has_gone_frees_nothing() -> None:
     assert ledger.admit(on_gpus(1)) is None
     ledger.refresh([BOX, SMALL])  # back again, empty
     assert ledger.admit(on_gpus(2)) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- pools and GPU types
+
+H100 = Node("h", "h", cpus=64, gpus=8, gpu_type="H100", engines=frozenset({"vllm", "sglang"}))
+A100 = Node("a", "a", cpus=64, gpus=4, gpu_type="A100", engines=frozenset({"vllm"}))
+HEAD = Node("head", "head", cpus=8, gpus=0, engines=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        pytest.param({"name": "sglang", "tp": 8}, "", id="the one node of its pool"),
+        pytest.param({"name": "vllm", "gpu_type": "a100", "tp": 4}, "", id="the type in small letters"),
+        pytest.param(
+            {"name": "llama_cpp"},
+            r"engine.name=llama_cpp, and no node is marked for it; marked are sglang on 1, vllm on 2 \(of 3 nodes\). "
+            "Start a node with the resource engine_llama_cpp",
+            id="a pool without nodes",
+        ),
+        pytest.param(
+            {"name": "vllm", "gpu_type": "B200"},
+            "engine.gpu_type=B200, and the GPUs of the cluster are: 4 A100, 8 H100 .*Name one of these types",
+            id="a type that is not there",
+        ),
+        pytest.param(
+            {"name": "sglang", "gpu_type": "A100"}, "engine.gpu_type=A100, and .*: 8 H100", id="a type that its pool has not"
+        ),
+        pytest.param(
+            {"name": "vllm", "gpu_type": "A100", "tp": 4, "pp": 2},
+            "engine.tp=4 engine.pp=2 takes 8 GPUs, and the largest node has 4 A100.*no engine is started over several nodes",
+            id="too many for that type",
+        ),
+        pytest.param({"name": "vllm", "device": "cpu", "gpu_type": "B200"}, "", id="no GPU, no type"),
+        pytest.param({"name": "attached", "url": "http://host:1"}, "", id="an engine elsewhere is in no pool"),
+    ],
+)
+def test_what_a_pool_lacks_is_said(engine: dict, message: str) -> None:
+    said = shortage(cell(**{"device": "cuda", **engine}).deployment, [HEAD, A100, H100])
+    assert re.search(message, said) if message else said == ""
+
+
+def test_a_session_goes_where_its_engine_and_type_are() -> None:
+    ledger = Ledger([HEAD, A100, H100])
+    taken = [ledger.admit(on_gpus(1, **engine)) for engine in ({"name": "vllm"}, {"name": "vllm", "gpu_type": "H100"})]
+    assert [seat and seat.node for seat in taken] == [A100, H100]
+
+
+# ----------------------------------------------------------------------------------------------- who waits, and for whom
+
+TWO_NODES = [Node("n0", "n0", cpus=64, gpus=8), Node("n1", "n1", cpus=64, gpus=8)]
+
+
+def session(name: str, tp: int, expected_s: float, /, **engine: object) -> SessionSpec:
+    return SessionSpec(name, "now", on_gpus(tp, **engine), (), expected_s)
+
+
+def started(ledger: Ledger, waiting: Waiting, now_s: float) -> dict[str, Seat]:
+    return {found[0].session_id: found[1] for _ in range(99) if (found := ledger.next(waiting, now_s))}
+
+
+def test_a_big_session_gets_a_node_kept_and_is_not_starved_by_small_ones() -> None:
+    ledger = Ledger(TWO_NODES)
+    running = started(ledger, Waiting([session(f"s{n}", 1, 100.0 + n) for n in range(16)]), 0.0)
+    assert len(running) == 16
+    waiting = Waiting([session("big", 8, 500.0), *(session(f"more{n}", 1, 200.0) for n in range(50))])
+    order: list[str] = []
+    for seat in sorted(running.values(), key=lambda item: item.until_s):
+        ledger.release(seat)
+        order += started(ledger, waiting, seat.until_s)
+    assert order[:2] == ["big", "more0"], "it has the first node that is free as a whole, the others go to the other node"
+    assert len(order) == 9
+
+
+@pytest.mark.parametrize(
+    ("small_s", "tp", "starts"),
+    [
+        pytest.param(50.0, 1, True, id="one that is gone before the big one can start"),
+        pytest.param(500.0, 1, False, id="one that would keep it waiting"),
+        pytest.param(500.0, 3, False, id="nor a wide one"),
+    ],
+)
+def test_what_may_pass_a_session_that_waits(small_s: float, tp: int, starts: bool) -> None:
+    ledger = Ledger(TWO_NODES[:1])
+    started(ledger, Waiting([session("running", 4, 100.0)]), 0.0)
+    waiting = Waiting([session("big", 8, 100.0), session("small", tp, small_s)])
+    assert list(started(ledger, waiting, 0.0)) == (["small"] if starts else [])
+
+
+def test_a_long_one_may_pass_where_room_enough_is_left() -> None:
+    ledger = Ledger(TWO_NODES[:1])
+    started(ledger, Waiting([session("running", 6, 100.0)]), 0.0)
+    waiting = Waiting([session("big", 4, 100.0), session("small", 2, 900.0), session("late", 2, 900.0)])
+    assert list(started(ledger, waiting, 0.0)) == ["small"]
+
+
+def test_pools_do_not_wait_for_each_other() -> None:
+    ledger = Ledger([H100, A100])
+    started(ledger, Waiting([session("running", 1, 100.0, name="sglang")]), 0.0)
+    waiting = Waiting([session("big", 8, 9.0, name="sglang"), session("other", 4, 9e9, name="vllm", gpu_type="A100")])
+    assert list(started(ledger, waiting, 0.0)) == ["other"]
+
+
+def test_what_is_overdue_is_expected_to_end_now() -> None:
+    ledger = Ledger(TWO_NODES[:1])
+    started(ledger, Waiting([session("overdue", 4, 1.0)]), 0.0)
+    assert started(ledger, Waiting([session("big", 8, 9.0), session("small", 1, 2.0)]), 50.0) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from dataclasses import replace
@@ -16,8 +17,9 @@ from jobs.measure import new_row as new_cell_row
 from jobs.session import SessionSite
 from jobs.session import new_row as new_session_row
 from jobs.spec import CellOrder, SessionSpec
-from orchestrator.ledger import Node
+from orchestrator.ledger import Node, Waiting
 from orchestrator.schedule import Scheduler, sessions
+from orchestrator.settings import Cluster
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 BOX = Node("box", "box", cpus=4, gpus=0)
@@ -44,7 +46,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(ray, "kill", found.append)
     monkeypatch.setattr(ray, "wait", lambda asked, **how: ([], asked))
-    monkeypatch.setattr(sessions, "cluster_nodes", lambda: [BOX])
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX])
     return found
 
 
@@ -128,10 +130,37 @@ def test_a_session_that_only_a_lost_node_could_hold_keeps_no_other_waiting(
     scheduler = Scheduler(lambda: 0, lambda spec, progress: None, None)
     started: list[SessionSpec] = []
     monkeypatch.setattr(scheduler, "_start", lambda spec, seat: started.append(spec))
-    waiting = deque([SessionSpec("big", "now", cell(cpus=9).deployment, (), 1.0), SPEC])
+    waiting = Waiting([SessionSpec("big", "now", cell(cpus=9).deployment, (), 1.0), SPEC])
     scheduler._admit(waiting)
     assert [spec.session_id for spec in started] == ["s"]
-    assert [spec.session_id for spec in waiting] == ["big"]
-    monkeypatch.setattr(sessions, "cluster_nodes", lambda: [BOX, Node("back", "back", cpus=16, gpus=0)])
+    assert len(waiting) == 1
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, Node("back", "back", cpus=16, gpus=0)])
     scheduler._admit(waiting)
     assert [spec.session_id for spec in started] == ["s", "big"]
+
+
+def test_what_no_node_can_hold_any_more_is_told_waited_for_and_given_up(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    scheduler = Scheduler(lambda: 0, lambda spec, progress: None, None, Cluster(node_wait_s=0.05), said.append)
+    monkeypatch.setattr(sessions, "TICK_S", 0.01)
+    lost = SessionSpec("big", "now", cell(cpus=9).deployment, (), 1.0)
+    assert list(scheduler.run([lost])) == []
+    why = r"engine.cpus=9, and the largest node has 4 CPUs"
+    assert re.search(rf"Waiting at most 0.05 s \(cluster.node_wait_s\) for a node: .*{why}", said[0])
+    assert len(said) == 1
+    assert list(scheduler.stranded) == [lost.deployment.id]
+    assert re.search(rf"no node came within 0.05 s .*{why}", scheduler.stranded[lost.deployment.id])
+
+
+def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
+    said: list[str] = []
+    deaf = SimpleNamespace(remote=lambda *told: "no answer")
+    scheduler, _ = scheduler_of("nothing comes", SimpleNamespace(stop=deaf, progress=deaf))
+    scheduler._say = said.append
+    for _ in range(4):
+        scheduler._ask_progress()
+    (told,) = said
+    assert "Session s waits for Ray to start its worker on box" in told

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from grids import cell
 
-from jobs.spec import Cell, SessionSpec
+from jobs.spec import Cell, Load, SessionSpec, Workload
+from jobs.workloads.base import Prompt
 from orchestrator.describe import describe
-from orchestrator.expected import GUESSED_START_S, GUESSED_TOKENS_PER_S, expect
+from orchestrator.expected import GUESSED_START_S, GUESSED_TOKENS_PER_S, Size, expect, guess_s
 from orchestrator.plan import given_up, make_plan
 from orchestrator.settings import Limits
 from storage.rows import FAILED, NOT_MEASURED, OK, Attempt, History, Start
@@ -19,8 +20,12 @@ LIMITS = Limits()
 EMPTY = History()
 
 
+def size_of(workload: Workload) -> Size:
+    return Size(workload.limit, workload.limit, 0.0)
+
+
 def plan(cells: list[Cell], history: History = EMPTY, limits: Limits = LIMITS) -> list[SessionSpec]:
-    return make_plan(cells, history, limits, NOW, expect(cells, history, lambda workload: workload.limit))
+    return make_plan(cells, history, limits, NOW, expect(cells, history, size_of))
 
 
 def tried(which: Cell, status: str, invocation: str = NOW, attempt: int = 1, seconds: float = 1.0) -> Attempt:
@@ -95,7 +100,7 @@ def test_every_second_repeat_runs_backwards() -> None:
 def test_sessions_of_one_command_never_share_an_id() -> None:
     first = plan([BASE])[0]
     again = plan([BASE], History(starts=[started(BASE, None)]))[0]
-    other = make_plan([BASE], History(), LIMITS, "other", expect([BASE], History(), lambda workload: 1))[0]
+    other = make_plan([BASE], History(), LIMITS, "other", expect([BASE], History(), size_of))[0]
     assert len({first.session_id, again.session_id, other.session_id}) == 3
 
 
@@ -107,25 +112,67 @@ def test_the_plan_is_the_same_each_time() -> None:
 @pytest.mark.parametrize(
     ("history", "expected_s"),
     [
-        pytest.param(History(), 10 * 100 / GUESSED_TOKENS_PER_S, id="guessed from prompts and output limit"),
+        pytest.param(History(), (10 + 1) * 100 / GUESSED_TOKENS_PER_S, id="guessed from prompts and output limit"),
         pytest.param(History([tried(cell(repeat=1), OK, seconds=7.0)]), 7.0, id="as another repeat"),
-        pytest.param(History([tried(cell(concurrency=8), OK, seconds=9.0)]), 9.0, id="as another cell of the deployment"),
+        pytest.param(
+            History([tried(cell(concurrency=8), OK, seconds=9.0)]),
+            9.0 * 11 / 18,
+            id="at the pace of another cell of the deployment, which had more to warm up",
+        ),
     ],
 )
 def test_a_duration_is_foretold_from_the_nearest_kin(history: History, expected_s: float) -> None:
-    found = expect([BASE, cell(repeat=1), cell(concurrency=8)], history, lambda workload: workload.limit)
+    found = expect([BASE, cell(repeat=1), cell(concurrency=8)], history, size_of)
     assert found.cell_s(BASE) == pytest.approx(expected_s)
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "batch", "load", "size", "seconds"),
+    [
+        pytest.param(1, 64, {}, Size(10, 10, 0), 22.0, id="ten answers and a warm-up, one after the other"),
+        pytest.param(1, 64, {}, Size(10, 30, 0), 62.0, id="three turns each"),
+        pytest.param(1, 64, {"warmup": 0}, Size(10, 10, 50_000), 30.0, id="long prompts"),
+        pytest.param(8, 64, {"warmup": 0}, Size(80, 80, 0), 22.1875, id="eight at once, each a little slower"),
+        pytest.param(8, 1, {"warmup": 0}, Size(80, 80, 0), 160.0, id="that queue for one seat"),
+        pytest.param(8, 64, {"warmup": 0}, Size(1, 1, 0), 2.0, id="no more at once than there are"),
+        pytest.param(
+            1, 64, {"kind": "poisson", "rate": 0.1, "warmup": 0}, Size(10, 10, 0), 100.0, id="as slowly as they arrive"
+        ),
+    ],
+)
+def test_a_guess_counts_prompts_answers_and_streams(
+    concurrency: int, batch: int, load: dict, size: Size, seconds: float
+) -> None:
+    guessed = replace(cell(batch=batch), load=Load(concurrency=concurrency, **load))
+    assert guess_s(guessed, size) == pytest.approx(seconds)
+
+
+def test_guesses_are_scaled_by_what_was_recorded() -> None:
+    slow, same, other = cell(batch=8), cell(batch=8, concurrency=4), cell(k=2, batch=8)
+    history = History([tried(slow, OK, seconds=10 * guess_s(slow, size_of(slow.workload)))])
+    found = expect([slow, same, other], history, size_of)
+    for which in (same, other):
+        assert found.cell_s(which) == pytest.approx(10 * guess_s(which, size_of(which.workload)))
+
+
+@pytest.mark.parametrize(
+    ("workload", "tokens"),
+    [pytest.param(Workload(), 6.0, id="by characters"), pytest.param(Workload(isl=1000), 2000.0, id="as asked")],
+)
+def test_the_size_of_a_workload(workload: Workload, tokens: float) -> None:
+    prompts = [Prompt("a", "coding", ("x" * 12, "y" * 12))]
+    assert Size.of(workload, prompts) == Size(1, 2, tokens)
+
+
 def test_a_start_is_foretold_from_starts() -> None:
-    found = expect([BASE], History(starts=[started(BASE, 3.0), started(BASE, 5.0)]), lambda workload: 1)
+    found = expect([BASE], History(starts=[started(BASE, 3.0), started(BASE, 5.0)]), size_of)
     assert (found.start_s(BASE.deployment.id), found.start_s("another")) == (4.0, 4.0)
-    assert expect([BASE], History(), lambda workload: 1).start_s(BASE.deployment.id) == GUESSED_START_S
+    assert expect([BASE], History(), size_of).start_s(BASE.deployment.id) == GUESSED_START_S
 
 
 def test_a_described_plan_tells_cells_sessions_time_and_gpu_hours() -> None:
     cells = [BASE, cell(repeat=1), cell(k=3, device="cuda", tp=8, batch=4, concurrency=8)]
-    foreseen = expect(cells, History(), lambda workload: workload.limit)
+    foreseen = expect(cells, History(), size_of)
     text = describe("night", cells, plan(cells), foreseen)
     assert "night: 3 cells, 0 measured, 3 to measure" in text
     assert "2 sessions, 2 engine starts" in text
@@ -138,5 +185,5 @@ def test_a_described_plan_tells_cells_sessions_time_and_gpu_hours() -> None:
 def test_a_described_plan_with_nothing_to_do_says_so() -> None:
     history = History([tried(BASE, OK)])
     assert "everything is already measured" in describe(
-        "night", [BASE], plan([BASE], history), expect([BASE], history, lambda w: 1)
+        "night", [BASE], plan([BASE], history), expect([BASE], history, size_of)
     )

@@ -21,7 +21,7 @@ from jobs.errors import BadInput
 from jobs.session import Event, SessionLog, SessionSite
 from jobs.spec import Cell, SessionSpec
 from orchestrator.config import compose
-from orchestrator.expected import expect
+from orchestrator.expected import Size, expect
 from orchestrator.grid import expand
 from orchestrator.plan import given_up, make_plan
 from orchestrator.schedule import Scheduler, connected
@@ -71,7 +71,9 @@ class Sweep:
         return [event.cell for event in self.events if isinstance(event, CellResult)]
 
     def plan(self) -> list[SessionSpec]:
-        return make_plan(self.cells, self.history, Limits(), INVOCATION, expect(self.cells, History(), lambda workload: 1))
+        return make_plan(
+            self.cells, self.history, Limits(), INVOCATION, expect(self.cells, History(), lambda workload: Size(1, 1, 0))
+        )
 
     def run(self, scratch: Path, on_event: Callable[[Event, Scheduler], None] = lambda event, scheduler: None) -> None:
         with Scheduler(lambda: self.level, lambda spec, progress: self.progress.append(progress), scratch) as scheduler:
@@ -122,7 +124,7 @@ def test_a_sessions_rows_come_in_order_and_its_log_last(scratch: Path) -> None:
     assert last.ended_s is not None
     assert [cell.cell.status for cell in cells if isinstance(cell, CellResult)] == [OK, OK]
     assert "running" in log.text
-    assert sweep.progress[0] == SessionProgress("starting")
+    assert sweep.progress[0] == SessionProgress("placed")
     assert sweep.progress[-1] is None
     assert engines() == []
 

@@ -1,0 +1,120 @@
+"""Owns what a session needs of a node, and the words for what no node of a cluster has. Pure.
+
+Does not own what is taken at the moment (`ledger`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jobs.spec import Deployment
+
+ENGINE, GPU_TYPE, GPUS, CPUS = range(4)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster and all that it has."""
+
+    id: str
+    name: str
+    cpus: float
+    gpus: float
+    gpu_type: str = ""  # in capitals; "" = not known
+    engines: frozenset[str] | None = None  # that it has; None = any
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a session takes, and where: sessions with the same demand are the same to the ledger."""
+
+    engine: str  # "" = any node will do: the engine runs elsewhere
+    gpus: int
+    gpu_type: str
+    cpus: float  # as `engine.cpus`: 0 = as many as go with the GPUs, or all
+
+    def cpus_of(self, node: Node) -> float:
+        if self.cpus:
+            return self.cpus
+        share = self.gpus / node.gpus if self.gpus and node.gpus else 1.0
+        return int(node.cpus * min(share, 1.0) * 10_000) / 10_000  # the precision that Ray accepts
+
+    def lack_on(self, node: Node) -> int | None:
+        """The first thing that the node has not, were it empty; None = it could hold this."""
+        if self.engine and node.engines is not None and self.engine not in node.engines:
+            return ENGINE
+        if self.gpu_type and node.gpu_type != self.gpu_type:
+            return GPU_TYPE
+        if self.gpus > node.gpus:
+            return GPUS
+        return None if 0 < self.cpus_of(node) <= node.cpus else CPUS
+
+
+def demand_of(deployment: Deployment) -> Demand:
+    engine = deployment.engine
+    gpus = deployment.gpus
+    return Demand("" if engine.url else engine.name, gpus, engine.gpu_type if gpus else "", engine.cpus)
+
+
+def shortage(deployment: Deployment, nodes: Sequence[Node]) -> str:
+    """Why no node could ever hold it, in one line; "" = one can."""
+    demand = demand_of(deployment)
+    lacks = [demand.lack_on(node) for node in nodes]
+    if None in lacks:
+        return ""
+    nearest = max((lack for lack in lacks if lack is not None), default=CPUS)  # those that came furthest say what is missing
+    close = [node for node, lack in zip(nodes, lacks, strict=True) if lack == nearest]
+    got, remedy = _WORDS[nearest](deployment, close)
+    return f"a session must fit on one node: got {got} (of {len(nodes)} nodes). {remedy}"
+
+
+def _no_engine(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:
+    name = deployment.engine.name
+    there = Counter(engine for node in nodes for engine in node.engines or ())
+    has = ", ".join(f"{engine} on {n}" for engine, n in sorted(there.items())) or "none on any"
+    return (
+        f"engine.name={name}, and no node is marked for it; marked are {has}",
+        f"Start a node with the resource engine_{name}, or with what `cluster.marks.{name}` says.",
+    )
+
+
+def _no_gpu_type(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:
+    there: dict[str, float] = {kind: 0.0 for kind in sorted({node.gpu_type for node in nodes if node.gpus})}
+    for node in nodes:
+        if node.gpus:
+            there[node.gpu_type] += node.gpus
+    has = ", ".join(f"{n:g} {kind or 'of unknown type'}" for kind, n in there.items()) or "none"
+    return (
+        f"engine.gpu_type={deployment.engine.gpu_type}, and the GPUs of the cluster are: {has}",
+        "Name one of these types, or choose another cluster.",
+    )
+
+
+def _too_few_gpus(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:
+    engine, most = deployment.engine, max(node.gpus for node in nodes)
+    shape = [f"engine.{name}={n}" for name in ("tp", "pp", "dp") if (n := getattr(engine, name)) > 1 or name == "tp"]
+    kind = f" {engine.gpu_type}" if engine.gpu_type else ""
+    return (
+        f"{' '.join(shape)} takes {deployment.gpus} GPUs, and the largest node has {most:g}{kind}",
+        "Lower engine.tp, or choose another cluster: no engine is started over several nodes."
+        if most
+        else "Choose another cluster, or engine.device=cpu.",
+    )
+
+
+def _too_few_cpus(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:
+    most = max((node.cpus for node in nodes), default=0)
+    return (
+        f"engine.cpus={deployment.engine.cpus:g}, and the largest node has {most:g} CPUs",
+        "Lower engine.cpus, or choose another cluster.",
+    )
+
+
+_WORDS: Sequence[Callable[[Deployment, Sequence[Node]], tuple[str, str]]] = (
+    _no_engine,
+    _no_gpu_type,
+    _too_few_gpus,
+    _too_few_cpus,
+)
