@@ -16,7 +16,7 @@ import duckdb
 
 from storage.command import OneLineParser, run_command, write_output
 from storage.errors import BadInput
-from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted, readable_files
+from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted, readable_files, settle_for
 
 __all__ = ["main", "open_runs"]
 
@@ -91,6 +91,8 @@ def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | 
             _require_harmless(runs, sql)
         if kind not in (*ANSWERING, *OBEYED):
             raise BadInput(f"A query only reads: got {kind}. To keep an answer use --format and --output.")
+        if kind == "SELECT":
+            settle_for(runs, runs.get_table_names(sql))
         answer = runs.sql(sql)
         return answer if kind in ANSWERING else None
 

@@ -39,6 +39,8 @@ VIEW_FILES = [
         "costs",
         "crossovers",
         "frontier",
+        "comparability",
+        "verdicts",
     )
 ]
 """Every metric and every verdict, once, by topic; each builds on those before it."""
@@ -52,6 +54,11 @@ OF_CELLS = ("requests", "scored", "telemetry")
 
 PUBLIC_VIEWS = (
     "runs",
+    "verdicts",
+    "checklist",
+    "cell_verdicts",
+    "comparability",
+    "warnings",
     "cells",
     "categories",
     "speedups",
@@ -63,6 +70,7 @@ PUBLIC_VIEWS = (
     "frontier",
     "best_drafts",
     "goodput",
+    "causes",
     "acceptance",
     "category_acceptance",
     "acceptance_lengths",
@@ -87,8 +95,17 @@ PUBLIC_VIEWS = (
     "attempts",
     "thresholds",
     "remedies",
+    "advice",
 )
 """What a user is told about; the rest of `views/` are steps on the way."""
+
+_INTERVALS = ("draft_speedups",)
+_REASONS = ("draft_speedups", "causes", "best_drafts")
+TOWERS = {
+    **dict.fromkeys(("curves", "crossovers", "best_drafts", "causes"), _INTERVALS),
+    **dict.fromkeys(("verdicts", "checklist", "shape_checks"), _REASONS),
+}
+"""View → those that it builds on more than once, and that take long."""
 
 
 def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
@@ -111,6 +128,13 @@ def settle(runs: duckdb.DuckDBPyConnection, *names: str) -> None:
     for name in names:
         runs.execute(f"CREATE TABLE settled AS FROM {name}").fetchall()
         runs.execute(f"DROP VIEW {name}; ALTER TABLE settled RENAME TO {name}").fetchall()
+
+
+def settle_for(runs: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
+    """Compute once what several of these views would each compute anew: the intervals of all drafts."""
+    towers = [TOWERS[name] for name in names if name in TOWERS]
+    left = {name for (name,) in runs.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
+    settle(runs, *(name for name in max(towers, key=len, default=()) if name in left))
 
 
 def views_sql() -> str:

@@ -18,6 +18,17 @@ CREATE TABLE thresholds AS SELECT
     0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
     0.05::DOUBLE AS max_throttled_share,  -- of a GPU's samples in which heat or its hardware slows it down
     0.9::DOUBLE AS min_slo_attainment,  -- of the requests meet every limit, for a load to hold [DistServe]
+    24.0::DOUBLE AS max_hours_apart,    -- between what is compared
+    0.1::DOUBLE AS max_repeat_drift,    -- of user TPS, between a repeat and the first one
+    0.4::DOUBLE AS low_efficiency,      -- accepted / drafted below this is low acceptance ...
+    0.5::DOUBLE AS predictable_efficiency,  -- ... and from here on outputs are predictable
+    0.3::DOUBLE AS dear_draft_share,    -- of t_ar: drafting above this is dear
+    1.5::DOUBLE AS dear_step,           -- t_sd / t_ar above this is dear
+    1.2::DOUBLE AS dear_growth,         -- of t_sd / t_ar since the smallest load: above this the batch is too large
+    0.5::DOUBLE AS high_prefill_share,  -- of E2E before the first token
+    0.1::DOUBLE AS high_kv_loss,        -- of the KV cache that a draft takes
+    0.7::DOUBLE AS hot_temperature,
+    32    AS high_concurrency,
     500   AS position_bin,               -- output tokens of one bin of AL by output position [SPEED-Bench]
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval

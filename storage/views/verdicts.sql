@@ -1,0 +1,188 @@
+-- Owns the answer: is speculation worth it, where, why, and what to do; and what practice asks, answered from data. Does not own the numbers.
+
+CREATE VIEW cell_verdicts AS  -- one row a cell and reason that makes it invalid: the rule with its limit, and what to do; valid cells have none
+SELECT run, cell_id, engine, model, draft, workload, load, repeat, status, reason, rule, remedy, error
+FROM (SELECT *, unnest(reasons) AS reason FROM cells) JOIN remedies USING (reason);
+
+CREATE VIEW advice AS  -- of every cause: what it means, with its limit, and what helps
+SELECT unnest([
+    {cause: 'low_acceptance', meaning: format('the target accepts less than {:g} % of what is drafted', 100 * low_efficiency),
+     remedy: 'try a draft of the same family or trained for this domain, or draft fewer tokens (draft.k)'},
+    {cause: 'draft_too_dear', meaning: format('drafting takes more than {:g} % of a step without speculation, and more than verifying', 100 * dear_draft_share),
+     remedy: 'try a smaller draft, fewer tokens (draft.k), or n-grams'},
+    {cause: 'batch_too_large', meaning: format('a step grew dearer by more than {:g} % since the smallest load: verifying is no longer free', 100 * (dear_growth - 1)),
+     remedy: 'speculate at lower concurrency only, or draft fewer tokens there'},
+    {cause: 'step_too_dear', meaning: format('a speculative step takes more than {:g} times one without', dear_step),
+     remedy: 'draft fewer tokens (draft.k), or try another method'},
+    {cause: 'prefill_bound', meaning: format('more than {:g} % of a request''s time is before its first token, which speculation does not shorten', 100 * high_prefill_share),
+     remedy: 'speed up the prefill (prefix caching, chunked prefill, more GPUs) before the decoding'},
+    {cause: 'memory', meaning: format('the draft takes more than {:g} % of the KV cache', 100 * high_kv_loss),
+     remedy: 'try a smaller draft or n-grams, or give the engine more memory'}
+], recursive := true) FROM thresholds;
+
+CREATE VIEW causes AS
+-- Why a draft is as fast as it is: one row a draft, condition and speed-up of user TPS over all prompts; means over its repeats. A draft pays where
+-- al > al_break_even. `prefill_share` = the baseline's median TTFT / E2E. `step_growth` = al_break_even / that of the same draft at the smallest load.
+-- `causes` are those of `advice` that hold, whether it pays or not.
+WITH told AS (
+    SELECT run, deployment_id, condition, avg(fast.al) AS al, avg(fast.draft_efficiency) AS draft_efficiency, avg(t_ar_ms) AS t_ar_ms, avg(t_sd_ms) AS t_sd_ms,
+           avg(al_break_even) AS al_break_even, avg(draft_overhead_ms) AS draft_overhead_ms, avg(verify_overhead_ms) AS verify_overhead_ms,
+           avg(projected) AS projected, avg(measured) AS measured, any_value(split_by) AS split_by, avg(base.ttft_ms_p50 / nullif(base.e2e_ms_p50, 0)) AS prefill_share
+    FROM (SELECT run, cell_id, deployment_id, condition FROM pairs)
+    JOIN (SELECT run, cell_id, baseline_cell_id, t_ar_ms, t_sd_ms, al_break_even, draft_overhead_ms, verify_overhead_ms, projected, measured, split_by
+          FROM projections WHERE category = 'all') USING (run, cell_id)
+    JOIN (SELECT run, cell_id, al_step_weighted AS al, draft_efficiency FROM metrics WHERE category = 'all') fast USING (run, cell_id)
+    JOIN (SELECT run, cell_id AS baseline_cell_id, ttft_ms_p50, e2e_ms_p50 FROM metrics WHERE category = 'all') base USING (run, baseline_cell_id)
+    GROUP BY ALL
+), stored AS (
+    SELECT run, deployment_id, avg(kv_lost_share) AS kv_lost_share FROM memory GROUP BY ALL
+), placed AS (
+    SELECT draft_speedups.* EXCLUDE (metric, category), told.* EXCLUDE (run, deployment_id, condition), kv_lost_share,
+           al_break_even / first_value(al_break_even) OVER (PARTITION BY run, deployment_id, without(condition, '{}', '{"concurrency": null, "rate": null}')
+                                                            ORDER BY concurrency, rate) AS step_growth
+    FROM draft_speedups LEFT JOIN told USING (run, deployment_id, condition) LEFT JOIN stored USING (run, deployment_id)
+    WHERE metric = 'user_tps' AND category = 'all'
+)
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, concurrency, rate, temperature, ratio, ci_low, ci_high, verdict, valid,
+       al, draft_efficiency, al_break_even, t_ar_ms, t_sd_ms, draft_overhead_ms, verify_overhead_ms, split_by, projected, measured, prefill_share, step_growth,
+       kv_lost_share,
+       list_filter([
+           CASE WHEN draft_efficiency < low_efficiency THEN 'low_acceptance' END,
+           CASE WHEN draft_overhead_ms > dear_draft_share * t_ar_ms AND draft_overhead_ms > verify_overhead_ms THEN 'draft_too_dear' END,
+           CASE WHEN step_growth > dear_growth THEN 'batch_too_large' END,
+           CASE WHEN al_break_even > dear_step AND NOT coalesce(step_growth > dear_growth, false)
+                 AND NOT coalesce(draft_overhead_ms > dear_draft_share * t_ar_ms AND draft_overhead_ms > verify_overhead_ms, false) THEN 'step_too_dear' END,
+           CASE WHEN prefill_share > high_prefill_share THEN 'prefill_bound' END,
+           CASE WHEN kv_lost_share > high_kv_loss THEN 'memory' END
+       ], lambda cause: cause IS NOT NULL) AS causes,
+       deployment_id, baseline_deployment_id, condition
+FROM placed, thresholds;
+
+CREATE VIEW places AS
+-- Steps on the way to `verdicts`: one row a question, metric and place (load, prompt length, batch, entropy); whether any draft pays there.
+SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
+       baseline_deployment_id, condition, any_value(load_kind) AS load_kind, any_value(load) AS load, any_value(concurrency) AS concurrency,
+       any_value(rate) AS rate, any_value(isl) AS isl, any_value(batch) AS batch, any_value(entropy) AS entropy,
+       concat_ws(', ', CASE WHEN any_value(isl) > 0 THEN any_value(isl) || ' input tokens' END, CASE WHEN any_value(entropy) <> '' THEN any_value(entropy) || ' entropy' END,
+                 CASE WHEN any_value(batch) > 1 THEN 'batch ' || any_value(batch) END) AS rest,
+       concat_ws(', ', any_value(load), nullif(rest, '')) AS place,
+       bool_or(verdict = 'faster') FILTER (valid) AS pays, bool_and(verdict = 'slower') FILTER (valid) AS costs,
+       count(*) FILTER (valid) AS n_valid, count(*) FILTER (NOT valid) AS n_invalid
+FROM draft_speedups WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL;
+
+CREATE MACRO listed(names) AS CASE WHEN len(names) > 0 THEN array_to_string(names[1:6], '; ') || CASE WHEN len(names) > 6 THEN format('; and {} more', len(names) - 6) ELSE '' END ELSE '' END;
+
+CREATE VIEW verdicts AS
+-- The answers: one row a question (model, engine, dtype, TP, workload, temperature) and metric: is speculation worth it for 'user_tps' (what a user
+-- feels) and 'output_tps' (what the hardware gives)? 'yes' = at every place (load, prompt length, batch, entropy) that was validly compared some
+-- draft is significantly faster; 'no' = at none; 'depends' = at some; 'unknown' = nothing valid to go by. Only valid comparisons speak. `best_draft`
+-- is the one that pays at most places, then the one with the highest mean of log ratios; its numbers are those of its best place, `best_at`.
+WITH gains AS MATERIALIZED (
+    SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split FROM draft_speedups WHERE metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL
+), spots AS MATERIALIZED (FROM places),
+ranged AS (  -- loads that pay and that do not, as a range where nothing measured lies between
+    SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, rest, load_kind, coalesce(pays, false) AS pays,
+           list(load ORDER BY concurrency, rate) AS loads, min(concurrency) AS low, max(concurrency) AS high
+    FROM spots WHERE n_valid > 0 GROUP BY ALL
+), worded AS (
+    SELECT ranged.*, concat_ws(', ', CASE WHEN load_kind = 'closed' AND low < high
+            AND (SELECT count(*) FROM spots WHERE n_valid > 0 AND spots.concurrency BETWEEN low AND high AND spots.load_kind = 'closed'
+                 AND (spots.run, spots.engine, spots.model, spots.dtype, spots.tp, spots.workload, spots.split, spots.temperature, spots.metric, spots.rest)
+                   = (ranged.run, ranged.engine, ranged.model, ranged.dtype, ranged.tp, ranged.workload, ranged.split, ranged.temperature, ranged.metric, ranged.rest)) = len(loads)
+           THEN format('concurrency {} to {}', low, high) ELSE array_to_string(list_distinct(loads), ', ') END, nullif(rest, '')) AS words
+    FROM ranged
+), answers AS (
+    SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, count(*) FILTER (n_valid > 0) AS n_places, count(*) FILTER (pays) AS n_paying,
+           count(*) FILTER (costs) AS n_costing, sum(n_valid)::BIGINT AS n_comparisons, sum(n_invalid)::BIGINT AS n_invalid,
+           CASE WHEN n_places = 0 THEN 'unknown' WHEN n_paying = n_places THEN 'yes' WHEN n_paying = 0 THEN 'no' ELSE 'depends' END AS answer
+    FROM spots GROUP BY ALL
+), where_told AS (
+    SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, listed(list(words ORDER BY rest) FILTER (pays)) AS where_it_pays,
+           listed(list(words ORDER BY rest) FILTER (NOT pays)) AS where_it_does_not
+    FROM worded GROUP BY ALL
+), candidates AS (
+    SELECT run, engine, model, dtype, tp, workload, asked_split AS split, temperature, metric, draft, any_value(method) AS best_method, any_value(k) AS best_k,
+           count(*) FILTER (verdict = 'faster') AS n_faster, avg(ln(ratio)) AS mean_log,
+           arg_max({ratio: ratio, ci_low: ci_low, ci_high: ci_high, deployment_id: deployment_id, condition: condition, load: load, isl: isl, n_prompts: n_prompts,
+                    n_repeats: n_repeats, verdict: verdict}, ratio) AS best
+    FROM gains WHERE category = 'all' AND valid AND ratio > 0
+    GROUP BY run, engine, model, dtype, tp, workload, asked_split, temperature, metric, draft
+    QUALIFY row_number() OVER (PARTITION BY run, engine, model, dtype, tp, workload, asked_split, temperature, metric ORDER BY n_faster DESC, mean_log DESC, draft) = 1
+), domains AS (
+    SELECT run, deployment_id, condition, metric,
+           list(format('{} ({:.2f}x)', category, ratio) ORDER BY ratio DESC) FILTER (verdict = 'faster') AS categories_that_pay,
+           list(format('{} ({:.2f}x)', category, ratio) ORDER BY ratio) FILTER (verdict = 'slower') AS categories_that_cost
+    FROM gains WHERE category <> 'all' GROUP BY ALL
+), missed AS (
+    SELECT candidates.run, candidates.engine, candidates.model, candidates.dtype, candidates.tp, candidates.workload, candidates.split, candidates.temperature,
+           candidates.metric, unnest(CASE WHEN len(causes.causes) > 0 THEN causes.causes ELSE [NULL] END) AS cause,
+           format('AL {:.2f} where {:.2f} would break even', causes.al, causes.al_break_even) AS numbers
+    FROM candidates JOIN gains ON gains.run = candidates.run AND gains.draft = candidates.draft AND gains.metric = candidates.metric AND gains.category = 'all'
+     AND (gains.engine, gains.model, gains.dtype, gains.tp, gains.workload, gains.asked_split, gains.temperature)
+       = (candidates.engine, candidates.model, candidates.dtype, candidates.tp, candidates.workload, candidates.split, candidates.temperature)
+    JOIN causes ON causes.run = gains.run AND causes.deployment_id = gains.deployment_id AND causes.condition = gains.condition
+    WHERE gains.valid AND gains.verdict <> 'faster'
+), reasons AS (  -- of the best draft, at the places where it does not pay; where it does everywhere, there are none
+    SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, list(cause ORDER BY n DESC, cause) FILTER (cause IS NOT NULL) AS causes,
+           any_value(numbers) AS numbers
+    FROM (SELECT * EXCLUDE (numbers), count(*) AS n, any_value(numbers) AS numbers FROM missed GROUP BY ALL) GROUP BY ALL
+), lengths AS (  -- the best draft by load, where it is not the same everywhere
+    SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
+           CASE WHEN count(DISTINCT best_draft) > 1 THEN listed(list(load || CASE WHEN isl > 0 THEN format(', {} input tokens', isl) ELSE '' END || ': ' || best_draft ORDER BY isl, concurrency, rate)) END AS by_load
+    FROM best_drafts GROUP BY ALL
+), joined AS (
+    SELECT * FROM answers LEFT JOIN where_told USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
+    LEFT JOIN candidates USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
+    LEFT JOIN reasons USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
+    LEFT JOIN lengths USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
+)
+SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid,
+       where_it_pays, where_it_does_not, draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
+       best.verdict AS best_verdict, best.load || CASE WHEN best.isl > 0 THEN format(', {} input tokens', best.isl) ELSE '' END AS best_at,
+       best.n_prompts AS n_prompts, best.n_repeats AS n_repeats, coalesce(categories_that_pay, []) AS categories_that_pay,
+       coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(causes, []) AS causes,
+       CASE WHEN answer = 'unknown' THEN 'No speculative cell and its baseline are both valid.'
+            WHEN answer = 'yes' THEN format('{} serves {:.2f} times as fast at its best, {}.', draft, best_ratio, best_at)
+            ELSE concat_ws(': ', CASE WHEN numbers IS NOT NULL THEN numbers END,
+                           coalesce((SELECT string_agg(meaning, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice WHERE list_contains(joined.causes, cause)),
+                                    'differences are within noise, or of a kind that was not measured')) || '.' END AS why,
+       CASE answer WHEN 'unknown' THEN 'Look at cell_verdicts: mend what makes the cells invalid, then run the same command again.'
+            WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}).', draft, best_method, best_k) || coalesce(' Best by load: ' || by_load || '.', '')
+            WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; serve the rest without speculation.', draft, best_method, best_k, where_it_pays)
+                                || coalesce(' Best by load: ' || by_load || '.', '')
+            ELSE 'Leave speculation off' || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
+                                                                   WHERE list_contains(joined.causes, cause)), '') || '.' END AS what_to_do,
+       best.deployment_id AS best_deployment_id, best.condition AS best_condition
+FROM joined LEFT JOIN domains ON domains.run = joined.run AND domains.deployment_id = best.deployment_id AND domains.condition = best.condition
+ AND domains.metric = joined.metric;
+
+CREATE VIEW checklist AS
+-- What practice asks before it speculates, answered from data: one row a question (as in `verdicts`, of user TPS) and item; `answer` is 'yes', 'no' or
+-- 'unknown', `speaks_for` says whether that speaks for speculation (null = unknown), `evidence` the numbers.
+WITH facts AS (
+    SELECT run, engine, model, workload, temperature, max(draft_efficiency) AS efficiency, arg_max(draft, draft_efficiency) AS efficient_draft,
+           max(kv_lost_share) AS kv_lost_share, max(prefill_share) AS prefill_share, arg_max(load, prefill_share) AS prefill_at,
+           max(concurrency) AS high, min(concurrency) AS low, max(ratio) FILTER (valid) AS best
+    FROM causes GROUP BY ALL
+), loads AS (
+    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(causes.ratio, causes.ratio) FILTER (causes.concurrency = high) AS ratio_high,
+           arg_max(causes.ratio, causes.ratio) FILTER (causes.concurrency = low) AS ratio_low
+    FROM facts JOIN causes USING (run, engine, model, workload, temperature) WHERE causes.valid GROUP BY ALL
+)
+SELECT run, engine, model, workload, temperature, unnest([
+    {nr: 1, item: 'Is the output structured or predictable?', answer: CASE WHEN efficiency IS NULL THEN 'unknown' WHEN efficiency >= predictable_efficiency THEN 'yes' ELSE 'no' END,
+     speaks_for: efficiency >= predictable_efficiency,
+     evidence: format('at best {:.0f} % of drafted tokens are accepted, by {}', 100 * efficiency, efficient_draft)},
+    {nr: 2, item: 'Is it creative, with hot sampling?', answer: CASE WHEN temperature >= hot_temperature THEN 'yes' ELSE 'no' END, speaks_for: temperature < hot_temperature,
+     evidence: format('temperature {:g}', temperature)},
+    {nr: 3, item: 'Is there room in memory for a draft?', answer: CASE WHEN kv_lost_share IS NULL THEN 'unknown' WHEN kv_lost_share <= high_kv_loss THEN 'yes' ELSE 'no' END,
+     speaks_for: kv_lost_share <= high_kv_loss, evidence: format('a draft takes up to {:.0f} % of the KV cache', 100 * kv_lost_share)},
+    {nr: 4, item: 'Is the concurrency high?', answer: CASE WHEN high >= high_concurrency THEN 'yes' WHEN high IS NULL THEN 'unknown' ELSE 'no' END,
+     speaks_for: CASE WHEN high >= high_concurrency THEN ratio_high > 1 ELSE true END,
+     evidence: format('at concurrency {}, the best draft is {:.2f} times as fast', high, ratio_high)},
+    {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: ratio_low > 1,
+     evidence: format('at concurrency {}, the best draft is {:.2f} times as fast', low, ratio_low)},
+    {nr: 6, item: 'Does the prefill dominate, as with long contexts?', answer: CASE WHEN prefill_share IS NULL THEN 'unknown' WHEN prefill_share > high_prefill_share THEN 'yes' ELSE 'no' END,
+     speaks_for: prefill_share <= high_prefill_share, evidence: format('up to {:.0f} % of a request''s time is before its first token, at {}', 100 * prefill_share, prefill_at)}
+], recursive := true)
+FROM facts LEFT JOIN loads USING (run, engine, model, workload, temperature), thresholds;
