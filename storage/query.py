@@ -92,7 +92,7 @@ def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | 
         if kind not in (*ANSWERING, *OBEYED):
             raise BadInput(f"A query only reads: got {kind}. To keep an answer use --format and --output.")
         if kind == "SELECT":
-            settle_for(runs, runs.get_table_names(sql))
+            settle_for(runs, re.findall(r"\w+", sql))
         answer = runs.sql(sql)
         return answer if kind in ANSWERING else None
 
