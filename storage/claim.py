@@ -3,8 +3,8 @@
 A bucket has no locks, and Arrow's clients no conditional PUT. But a PUT is seen by every listing that begins after it (S3
 since 2020, GCS): each driver puts a claim under a name of its own, then lists all claims, and goes on only if it finds no
 other. Of two drivers at least one sees the other, so never do both go on (both may be refused). A claim is renewed as
-long as its driver lives. One that was not renewed for `STALE_S` by the bucket's own clock, or whose process is known to be gone, is
-taken over.
+long as its driver lives. One that was not renewed for `STALE_S` by the bucket's own clock, or whose process is known to be
+gone, is taken over.
 
 What it cannot do: a driver that was stopped for longer than that, and is let go between looking at its claim and the end of
 the one PUT it was about to send, still sends that one.

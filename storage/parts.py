@@ -58,7 +58,10 @@ def parts_of(folder: Place, kinds: Iterable[str] = tuple(SCHEMAS)) -> Parts:
     """What counts now of these kinds. Looks again when a compaction was committed meanwhile."""
     before = read_manifest(folder)
     for _ in range(_MOST_LOOKS):
-        parts = _look(folder, kinds, before)
+        try:
+            parts = _look(folder, kinds, before)
+        except OSError as error:
+            raise _unreadable(error, folder) from error
         after = read_manifest(folder)
         if after == before:
             return parts
@@ -104,9 +107,13 @@ def read_manifest(folder: Place) -> Manifest:
     except FileNotFoundError:
         return Manifest()
     except OSError as error:
-        raise BadRun(f"A run must be a readable folder: got {error.strerror} at {path}. Check its permissions.") from error
+        raise _unreadable(error, path) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRun(f"A run's {MANIFEST} must be as it was written: got something else at {path}. Restore it.") from error
+
+
+def _unreadable(error: OSError, place: Place) -> BadRun:
+    return BadRun(f"A run must be a readable folder: got {error.strerror} at {place}. Check its permissions.")
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from storage.errors import BadRun, StorageFailed
-from storage.files import make_folder, remove, remove_temporaries, write_whole
+from storage.files import make_folder, refusals_of, remove, remove_temporaries, write_whole
 from storage.lock import LOCK_FILE, Lock, lock_run
 from storage.parts import MANIFEST, Parts, is_compacted, name_of_try, parts_of
 from storage.places import Place, place_of
@@ -110,7 +110,8 @@ class RunStore:
             )
         if is_first:
             for kind in OF_CELLS:
-                remove(path for path in (self.folder / kind).glob(f"{name}*.parquet") if name_of_try(path.name) == name)
+                with refusals_of(self.folder / kind):
+                    remove(path for path in (self.folder / kind).glob(f"{name}*.parquet") if name_of_try(path.name) == name)
         return commit
 
     def _write_rows(self, name: str, rows: CellBatch | CellResult) -> None:
@@ -165,7 +166,8 @@ def remove_leftovers(folder: Place, parts: Parts) -> None:
     """
     for kind in SCHEMAS:
         merged = parts.manifest.files.get(kind, ())
-        paths: list[Place] = [*(folder / kind).glob("*.parquet")]
+        with refusals_of(folder / kind):
+            paths: list[Place] = [*(folder / kind).glob("*.parquet")]
         for path in paths:
             name = path.stem if kind == "sessions" else name_of_try(path.name)
             is_merged = name in (parts.manifest.sessions if kind == "sessions" else parts.manifest.tries)
