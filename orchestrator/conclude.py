@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 
 from jobs.spec import Cell
+from storage.places import Place
 from storage.report import find, render_summary, write_report
 from storage.rows import OK
 from storage.views import open_runs
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     is_measured: bool
 
 
-def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
+def conclude(folder: Place, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
     """Tell what came of these cells; the exit code."""
     findings = find([folder])
     console.print(render_summary(findings))
@@ -41,7 +41,7 @@ def conclude(folder: Path, cells: Sequence[Cell], command: Sequence[str], consol
     return SOME_FAILED if problems else ALL_MEASURED
 
 
-def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[Problem]:
+def _problems(folder: Place, cells: Sequence[Cell]) -> Iterator[Problem]:
     """One for each cell of this sweep that failed, is invalid, or was not measured."""
     with open_runs([folder]) as runs:
         rows = runs.execute("SELECT cell_id, valid, status, reasons, error FROM cells").fetchall()
@@ -51,7 +51,7 @@ def _problems(folder: Path, cells: Sequence[Cell]) -> Iterator[Problem]:
             yield problem._replace(text=f"{cell.label}: {problem.text}")
 
 
-def _next(folder: Path, problems: Sequence[Problem], command: Sequence[str]) -> str:
+def _next(folder: Place, problems: Sequence[Problem], command: Sequence[str]) -> str:
     if all(problem.is_measured for problem in problems):
         return f'python -m storage.query {folder} "SELECT * FROM speedups"'
     return f"{shlex.join(command)}    (tries again what is missing)"

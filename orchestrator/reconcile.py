@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 
@@ -35,6 +34,7 @@ from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
 from orchestrator.settings import Cluster, Kind, Mode
 from orchestrator.shortage import Node
+from storage.places import place_of
 from storage.rows import NOT_MEASURED, CellResult, CellRow, History
 from storage.runs import RunStore, history_of
 
@@ -42,7 +42,7 @@ from storage.runs import RunStore, history_of
 def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     """Bring the run to what the sweep asks for, or say what that would take; the exit code."""
     cells = expand(sweep.points, sweep.grid)
-    folder = Path(sweep.run.dir) / sweep.run.name
+    folder = place_of(sweep.run.dir) / sweep.run.name
     refuse_unfit_prompts(cells)
     if sweep.mode is Mode.plan:
         return _tell_plan(sweep, cells, history_of(folder), console)

@@ -26,6 +26,8 @@ from storage.errors import BadRun, StorageFailed
 from storage.places import BucketPath
 
 RENEW_S, STALE_S = 15.0, 90.0
+_held: set[str] = set()
+"""Names of the claims of this process."""
 
 
 class Claim:
@@ -35,13 +37,18 @@ class Claim:
         """Raise `BadRun` when another process has it, or when the bucket cannot be written."""
         self._folder, self._claims = folder, claims
         self._mine = claims / f"{secrets.token_hex(8)}.json"
+        _held.add(self._mine.name)
         self._ended = threading.Event()
         self._lost = ""
         self._renewed_at = time.monotonic()
         try:
             self._renew()
             self._refuse_others()
+        except BadRun:
+            _held.discard(self._mine.name)
+            raise
         except OSError as error:
+            _held.discard(self._mine.name)
             raise BadRun(
                 f"A run's folder must be writable: got {error.strerror} at {folder}. Choose another folder."
             ) from error
@@ -68,6 +75,7 @@ class Claim:
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join()
+            _held.discard(self._mine.name)
             with contextlib.suppress(OSError):
                 self._mine.unlink(missing_ok=True)
 
@@ -95,7 +103,7 @@ class Claim:
                 continue
             age_s = (now_ns - facts.mtime_ns) / 1e9
             told = _read(other)
-            if age_s <= STALE_S and not _is_gone(told):
+            if age_s <= STALE_S and not _is_gone(told, name):
                 self._mine.unlink(missing_ok=True)
                 raise BadRun(
                     f"A run has one driver at a time: {self._folder} is in use by {told.get('owner', 'another process')}, "
@@ -126,9 +134,11 @@ def _machine() -> str:
     return ""
 
 
-def _is_gone(told: dict[str, Any]) -> bool:
-    """Whether the owner was a process of this machine, and is no more."""
+def _is_gone(told: dict[str, Any], name: str) -> bool:
+    """Whether the owner was a process of this machine and is no more, or this one, which has released it."""
     process = told.get("process")
     if not _machine() or told.get("machine") != _machine() or not isinstance(process, int):
         return False
+    if process == os.getpid():
+        return name not in _held
     return not Path(f"/proc/{process}").exists()

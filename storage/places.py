@@ -74,7 +74,7 @@ class BucketPath:
         return PurePosixPath(self.key).relative_to(other.key)
 
     def exists(self) -> bool:
-        return self.is_file() or self.is_dir()
+        return self.is_dir() or self.is_file()  # in this order: a listing that is refused says why, a HEAD does not
 
     def is_file(self) -> bool:
         return self.facts() is not None

@@ -1,4 +1,4 @@
-"""Owns what a report says, as plain rows read from the views. Does not own metrics (`views.sql`) or how a report looks."""
+"""Owns what a report says, as plain rows read from the views. Does not own metrics (`storage/views/`) or how a report looks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from storage.places import Place
 from storage.views import find_runs, open_runs, readable_files
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ _ORDER = "run, engine, model, dtype, tp, batch, workload, split, entropy, isl, t
 class Findings:
     """All that a report tells. A row is a dict with the columns of the view that it comes from."""
 
-    folders: Sequence[Path]
+    folders: Sequence[Place]
     drafts: Sequence[Row]  # one a draft and setting; `user_tps`, `output_tps`, ... hold its row of `draft_speedups`
     by_category: Sequence[Row]  # one a speculative draft, setting and category
     inflations: Sequence[Row]  # one a draft and setting that random tokens measured beside real text
@@ -54,7 +54,7 @@ class Findings:
         return any(row["simulated"] for row in self.drafts)
 
 
-def find(patterns: Sequence[Path | str]) -> Findings:
+def find(patterns: Sequence[Place | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
     with readable_files(), open_runs(patterns) as runs:
         runs.execute("CREATE TABLE compared AS FROM draft_speedups WHERE category = 'all' OR metric = 'user_tps'").fetchall()
@@ -79,7 +79,7 @@ def find(patterns: Sequence[Path | str]) -> Findings:
         )
 
 
-def command_of(folder: Path) -> str:
+def command_of(folder: Place) -> str:
     """The command that made the run, as its `sweep.yaml` tells; "" when it does not."""
     file = folder / "sweep.yaml"
     found = re.search(r'^  command: (".*")$', file.read_text(), re.MULTILINE) if file.is_file() else None
