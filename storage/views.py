@@ -41,6 +41,7 @@ VIEW_FILES = [
         "frontier",
         "comparability",
         "verdicts",
+        "shapes",
     )
 ]
 """Every metric and every verdict, once, by topic; each builds on those before it."""
@@ -59,6 +60,7 @@ PUBLIC_VIEWS = (
     "cell_verdicts",
     "comparability",
     "warnings",
+    "shape_checks",
     "cells",
     "categories",
     "speedups",

@@ -29,6 +29,9 @@ CREATE TABLE thresholds AS SELECT
     0.1::DOUBLE AS high_kv_loss,        -- of the KV cache that a draft takes
     0.7::DOUBLE AS hot_temperature,
     32    AS high_concurrency,
+    0.05::DOUBLE AS max_al_shift,       -- of a greedy AL from one concurrency to another
+    0.1::DOUBLE AS max_projection_error,  -- between t_ar * AL / t_sd and the measured speed-up
+    0.05::DOUBLE AS min_category_spread,  -- of AL, between the best and the worst category: a flat one is a broken draft
     500   AS position_bin,               -- output tokens of one bin of AL by output position [SPEED-Bench]
     1000  AS resamples,                  -- of the bootstrap
     confidence()::DOUBLE AS confidence,  -- of every interval

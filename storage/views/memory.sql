@@ -5,6 +5,8 @@ CREATE VIEW memory AS
 -- What each engine start needed, and a draft's cost: the difference to the start without a draft that came nearest before or after it on
 -- the same node, of a deployment that is the same otherwise. `weights_bytes` are the target's where the engine tells the draft's apart, and
 -- both together where not; then the draft's are the difference. Null = the engine does not tell, or there is nothing to compare with.
+-- `requests_fit`: how many requests of the mean length that was measured with this deployment's shape (`context_tokens_mean`, prompt and output
+-- together, over `n_requests`) the KV cache holds at once; `requests_lost` is what the draft takes of that.
 WITH started AS (
     SELECT run, session_id, node, deployment_id, started_at, deployment_json ->> '$.engine.name' AS engine,
            coalesce(nullif(deployment_json ->> '$.model.name', ''), deployment_json ->> '$.model.path') AS model,
@@ -18,10 +20,16 @@ WITH started AS (
     SELECT fast.run, fast.session_id,
            arg_min(base, abs(epoch(fast.started_at::TIMESTAMPTZ) - epoch(base.started_at::TIMESTAMPTZ))) AS base
     FROM started fast JOIN started base USING (run, node, undrafted) WHERE fast.method <> 'none' AND base.method = 'none' GROUP BY ALL
+), contexts AS (
+    SELECT run, undrafted, avg(prompt_tokens + n_output_tokens) AS context_tokens_mean, count(*) AS n_requests
+    FROM requests JOIN (SELECT run, cell_id, session_id FROM shown_cells) USING (run, cell_id) JOIN (SELECT run, session_id, undrafted FROM started) USING (run, session_id)
+    WHERE is_answered GROUP BY ALL
 )
 SELECT run, session_id, deployment_id, node, engine, model, draft, method, k, base.session_id AS baseline_session_id,
        kv_capacity_tokens, base.kv_capacity_tokens - kv_capacity_tokens AS kv_lost_tokens,
        kv_lost_tokens / nullif(base.kv_capacity_tokens, 0) AS kv_lost_share,
        weights_bytes, coalesce(draft_weights_bytes, started.weights_bytes - base.weights_bytes) AS draft_weights_bytes,
-       peak_memory_bytes, started.peak_memory_bytes - base.peak_memory_bytes AS draft_peak_bytes
-FROM started LEFT JOIN beside USING (run, session_id);
+       peak_memory_bytes, started.peak_memory_bytes - base.peak_memory_bytes AS draft_peak_bytes,
+       context_tokens_mean, n_requests, floor(kv_capacity_tokens / context_tokens_mean)::BIGINT AS requests_fit,
+       floor(base.kv_capacity_tokens / context_tokens_mean)::BIGINT - requests_fit AS requests_lost
+FROM started LEFT JOIN beside USING (run, session_id) LEFT JOIN contexts USING (run, undrafted);
