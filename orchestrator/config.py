@@ -31,10 +31,8 @@ from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
-FREE = re.compile(
-    r"\+{0,2}((?:axes|engine\.args|engine\.runtime_env|cluster\.marks|cluster\.pools|draft\.args|workload\.(?:columns|template_args))(?:[.=].*))",
-    re.DOTALL,
-)
+FREE_FORM = r"axes|engine\.(?:args|runtime_env)|draft\.args|workload\.(?:columns|template_args)|cluster\.(?:marks|pools)"
+FREE = re.compile(rf"\+{{0,2}}((?:{FREE_FORM})(?:[.=].*))", re.DOTALL)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
 DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
 
@@ -214,7 +212,7 @@ def _value(key: str, value: Any) -> Any:
     if not name:
         return _choice(section, value)
     _refuse_unknown(key)
-    node = OmegaConf.structured(SweepConfig)
+    node = OmegaConf.create({section: OmegaConf.structured(PARTS[section])})
     OmegaConf.update(node, key, value, force_add=key.count(".") > 1)
     typed: Any = OmegaConf.to_container(node)
     for step in key.split("."):

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.errors import BadInput
 from jobs.spec import Cell, Deployment, Draft
-from orchestrator.rules import Problem, problem_of
+from orchestrator.rules import Problem, Read, problem_of, reading_once
 from orchestrator.settings import PARTS
 
 
@@ -114,7 +114,8 @@ def _is_excluded(item: Candidate, rules: Sequence[Mapping[str, Sequence[Any]]]) 
 
 def _refuse_problems(items: Sequence[Candidate]) -> None:
     known: dict[str, Problem | None] = {}
-    found = [(item, problem) for item in items if (problem := _problem(item.cell, known))]
+    read = reading_once()
+    found = [(item, problem) for item in items if (problem := _problem(item.cell, known, read))]
     if not found:
         return
     first, problem = found[0]
@@ -123,11 +124,11 @@ def _refuse_problems(items: Sequence[Candidate]) -> None:
     raise problem.kind(f"{problem.text}{origin}: {touched} of {len(items)} cells.")
 
 
-def _problem(cell: Cell, known: dict[str, Problem | None]) -> Problem | None:
+def _problem(cell: Cell, known: dict[str, Problem | None], read: Read) -> Problem | None:
     """A rule sees no repeat, so the verdict of one repeat holds for all."""
     key = repr((cell.deployment, cell.workload, cell.sampling, cell.load))
     if key not in known:
-        known[key] = problem_of(cell)
+        known[key] = problem_of(cell, read)
     return known[key]
 
 

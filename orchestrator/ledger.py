@@ -9,7 +9,7 @@ Slurm and Maui). Does not own Ray, the order (`plan`, `pack`), or the words for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -41,8 +41,8 @@ class Reservation:
     cpus: float
     gpus: float
 
-    def permits(self, seat: Seat) -> bool:
-        return seat.until_s <= self.from_s or seat.fits(self.cpus, self.gpus)
+    def permits(self, seat: Seat, until_s: float) -> bool:
+        return until_s <= self.from_s or seat.fits(self.cpus, self.gpus)
 
 
 class Waiting:
@@ -57,9 +57,13 @@ class Waiting:
         return sum(map(len, self._queues.values()))
 
     @property
-    def demands(self) -> Mapping[Demand, Deployment]:
-        """What is waited for, each with a deployment that wants it."""
-        return {demand: next(iter(queue.values())).deployment for demand, queue in self._queues.items()}
+    def demands(self) -> list[Demand]:
+        """What is waited for."""
+        return list(self._queues)
+
+    def first(self, demand: Demand) -> SessionSpec:
+        """Of those that want this."""
+        return next(iter(self._queues[demand].values()))
 
     def in_order(self, passed: set[Demand]) -> Iterator[tuple[int, Demand, SessionSpec]]:
         """(number, demand, session); a demand that the caller adds to `passed` comes no more."""
@@ -91,7 +95,7 @@ class Ledger:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node: (node.cpus, node.gpus) for node in nodes}
         self._seats: dict[Node, list[Seat]] = {node: [] for node in nodes}
-        self._places: dict[Demand, list[Node]] = {}
+        self._places: dict[Demand, list[Seat]] = {}  # on every node that could hold it if it were empty
 
     @property
     def nodes(self) -> list[Node]:
@@ -116,21 +120,23 @@ class Ledger:
 
     def admit(self, deployment: Deployment, until_s: float = inf) -> Seat | None:
         """A seat for this one alone, whoever waits; None = wait."""
-        seat = self._fullest(self._seats_for(demand_of(deployment), until_s), {})
-        return self._taken(seat) if seat else None
+        seat = self._fullest(self._seats_for(demand_of(deployment)), until_s, {})
+        return self._taken(seat, until_s) if seat else None
 
     def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seat] | None:
         """The first session of the plan that may start now, no longer waiting, with its seat; None = all have to wait."""
+        if not any(self._has_room(seat) for demand in waiting.demands for seat in self._seats_for(demand)):
+            return None  # nobody could pass anybody
         kept: dict[Node, Reservation] = {}
         passed: set[Demand] = set()
         gaps_s: dict[Demand, float] = {}  # where only gaps are left: the longest
         for number, demand, spec in waiting.in_order(passed):
             if spec.expected_s > gaps_s.get(demand, inf):
                 continue
-            seats = self._seats_for(demand, now_s + spec.expected_s)
-            if seat := self._fullest(seats, kept):
+            seats, until_s = self._seats_for(demand), now_s + spec.expected_s
+            if seat := self._fullest(seats, until_s, kept):
                 waiting.take(number, demand)
-                return spec, self._taken(seat)
+                return spec, self._taken(seat, until_s)
             self._reserve(seats, kept, now_s)
             if all(seat.node in kept for seat in seats):
                 gaps_s[demand] = max((kept[seat.node].from_s - now_s for seat in seats if self._has_room(seat)), default=0.0)
@@ -143,16 +149,19 @@ class Ledger:
             self._seats[seat.node].remove(seat)
             self._move(seat, +1)
 
-    def _seats_for(self, demand: Demand, until_s: float) -> list[Seat]:
-        """One on every node that could hold it if it were empty."""
+    def _seats_for(self, demand: Demand) -> list[Seat]:
         if demand not in self._places:
-            self._places[demand] = [node for node in self._free if demand.lack_on(node) is None]
-        return [seat_on(node, demand, until_s) for node in self._places[demand]]
+            self._places[demand] = [seat_on(node, demand) for node in self._free if demand.lack_on(node) is None]
+        return self._places[demand]
 
-    def _fullest(self, seats: Iterable[Seat], kept: Mapping[Node, Reservation]) -> Seat | None:
+    def _fullest(self, seats: Iterable[Seat], until_s: float, kept: Mapping[Node, Reservation]) -> Seat | None:
         """On the fullest node that has room, so that whole nodes stay whole for big sessions."""
         free = self._free
-        open_ = (seat for seat in seats if self._has_room(seat) and (seat.node not in kept or kept[seat.node].permits(seat)))
+        open_ = (
+            seat
+            for seat in seats
+            if self._has_room(seat) and (seat.node not in kept or kept[seat.node].permits(seat, until_s))
+        )
         return min(open_, key=lambda seat: (free[seat.node][1], free[seat.node][0]), default=None)
 
     def _has_room(self, seat: Seat) -> bool:
@@ -175,7 +184,8 @@ class Ledger:
             cpus, gpus = round(cpus + other.cpus, 4), gpus + other.gpus
         return Reservation(from_s, round(cpus - seat.cpus, 4), gpus - seat.gpus)
 
-    def _taken(self, seat: Seat) -> Seat:
+    def _taken(self, place: Seat, until_s: float) -> Seat:
+        seat = replace(place, until_s=until_s)
         self._seats[seat.node].append(seat)
         self._move(seat, -1)
         return seat
@@ -185,6 +195,6 @@ class Ledger:
         self._free[seat.node] = (round(cpus + sign * seat.cpus, 4), gpus + sign * seat.gpus)
 
 
-def seat_on(node: Node, demand: Demand, until_s: float = inf) -> Seat:
+def seat_on(node: Node, demand: Demand) -> Seat:
     """What it takes of a node. `engine.cpus` 0 = all CPUs; with GPUs, as large a share of them as of the GPUs."""
-    return Seat(node, demand.cpus_of(node), demand.gpus, until_s)
+    return Seat(node, demand.cpus_of(node), demand.gpus)

@@ -7,7 +7,8 @@ Does not own durations (`expected`) or what really happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import product
@@ -16,7 +17,7 @@ from math import ceil
 from jobs.spec import SessionSpec
 from orchestrator.expected import Expectation
 from orchestrator.ledger import Ledger, Node, Seat, Waiting
-from orchestrator.shortage import demand_of
+from orchestrator.shortage import Demand, demand_of
 
 STRETCHES = (1.0, 1.25, 1.6, 2.0, 3.0)  # of the time that the work takes when it is spread evenly: lengths to split at
 MOST_SIMULATED = 2_000  # sessions; with more there is no end at which much could idle, and one order is as good as another
@@ -54,7 +55,7 @@ def _packed(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> Packed:
 
 def _cost_s(packed: Packed, nodes: Sequence[Node]) -> float:
     """Node-seconds: the cluster until the end, and what the sessions use of it, in which extra starts are."""
-    used_s = sum(spec.expected_s * _share(spec, nodes) for spec in packed.sessions)
+    used_s = sum(seconds * _share(demand, nodes) for demand, seconds in _seconds(packed.sessions).items())
     return packed.makespan_s * len(nodes) + used_s
 
 
@@ -81,24 +82,32 @@ def lower_bound_s(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> float:
 def even_s(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> float:
     """The work of a pool over what the pool has, of the pool that has most to do."""
     work: dict[tuple[frozenset[Node], bool], float] = {}
-    for spec in plan:
-        demand = demand_of(spec.deployment)
-        places = frozenset(node for node in nodes if demand.lack_on(node) is None)
-        if places:
-            amount = demand.gpus or min(demand.cpus_of(node) / node.cpus for node in places)
+    for demand, seconds in _seconds(plan).items():
+        if places := frozenset(_places(demand, nodes)):
+            amount = demand.gpus or _share(demand, nodes)
             key = (places, bool(demand.gpus))
-            work[key] = work.get(key, 0.0) + spec.expected_s * amount
+            work[key] = work.get(key, 0.0) + seconds * amount
     return max((seconds / _capacity(places, of_gpus) for (places, of_gpus), seconds in work.items()), default=0.0)
+
+
+def _seconds(plan: Iterable[SessionSpec]) -> dict[Demand, float]:
+    total: dict[Demand, float] = defaultdict(float)
+    for spec in plan:
+        total[demand_of(spec.deployment)] += spec.expected_s
+    return total
+
+
+def _places(demand: Demand, nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if demand.lack_on(node) is None]
 
 
 def _capacity(places: frozenset[Node], of_gpus: bool) -> float:
     return sum(node.gpus for node in places) if of_gpus else len(places)
 
 
-def _share(spec: SessionSpec, nodes: Sequence[Node]) -> float:
+def _share(demand: Demand, nodes: Iterable[Node]) -> float:
     """The smallest part of a node that it can take."""
-    demand = demand_of(spec.deployment)
-    places = [node for node in nodes if demand.lack_on(node) is None]
+    places = _places(demand, nodes)
     return min((max(demand.cpus_of(node) / node.cpus, demand.gpus / (node.gpus or 1)) for node in places), default=0.0)
 
 

@@ -32,6 +32,7 @@ from orchestrator.pace import Pace, told_forecast
 from orchestrator.pack import Packed, pack
 from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
+from orchestrator.rules import Read, reading_once
 from orchestrator.settings import Cluster, Kind, Mode
 from orchestrator.shortage import Node
 from storage.places import place_of
@@ -67,6 +68,7 @@ class Reconciliation:
         self.store = store
         self.invocation_id = invocation_id
         self.console = console
+        self.read = reading_once()
         self.stranded: dict[str, str] = {}  # deployments for which no node came: id → why
 
     def run(self) -> bool:
@@ -118,13 +120,13 @@ class Reconciliation:
     def plan(self) -> list[SessionSpec]:
         history = self.store.history()
         cells = [cell for cell in self.cells if cell.deployment.id not in self.stranded]
-        return make_plan(cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history))
+        return make_plan(cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history, self.read))
 
     def packed(self, plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> Packed:
-        return pack(plan, nodes, expectation(self.cells, self.store.history()))
+        return pack(plan, nodes, expectation(self.cells, self.store.history(), self.read))
 
     def view(self, plan: Sequence[SessionSpec]) -> View:
-        foreseen = expectation(self.cells, self.store.history())
+        foreseen = expectation(self.cells, self.store.history(), self.read)
         return View(
             self.cells, {o.cell.id: foreseen.cell_s(o.cell) for session in plan for o in session.orders}, self.console
         )
@@ -149,14 +151,14 @@ class Reconciliation:
                 self.store.write(CellResult(row))
 
 
-def expectation(cells: Sequence[Cell], history: History) -> Expectation:
-    """What the record foretells; workloads are read once each."""
+def expectation(cells: Sequence[Cell], history: History, read: Read = load_prompts) -> Expectation:
+    """What the record foretells; each workload is measured once."""
     known: dict[str, Size] = {}
 
     def size_of(workload: Workload) -> Size:
         key = repr(workload)
         if key not in known:
-            known[key] = Size.of(workload, load_prompts(workload))
+            known[key] = Size.of(workload, read(workload))
         return known[key]
 
     return expect(cells, history, size_of)

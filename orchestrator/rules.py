@@ -6,15 +6,16 @@ Does not own types (config checks them against the schema), or what one engine o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jobs.engines import engine_named
 from jobs.errors import BadInput
 from jobs.load import arrivals
-from jobs.spec import DEVICES, DRAFT_FIELDS, ENTROPIES, NEEDS_MODEL, SCHEDULES, Cell, Draft
+from jobs.spec import DEVICES, DRAFT_FIELDS, ENTROPIES, NEEDS_MODEL, SCHEDULES, Cell, Draft, Workload
 from jobs.workloads import WORKLOADS, load_prompts
+from jobs.workloads.base import Prompt
 from jobs.workloads.schema import schema_text
 
 
@@ -91,7 +92,23 @@ DRAFT_RULES = {
 """Rules that hold only for the methods to which the field means something."""
 
 
-def problem_of(cell: Cell) -> Problem | None:
+Read = Callable[[Workload], Sequence[Prompt]]
+
+
+def reading_once() -> Read:
+    """Reads the prompts of each workload once, however many cells it is in."""
+    known: dict[str, Sequence[Prompt]] = {}
+
+    def read(workload: Workload) -> Sequence[Prompt]:
+        key = repr(workload)
+        if key not in known:
+            known[key] = load_prompts(workload)
+        return known[key]
+
+    return read
+
+
+def problem_of(cell: Cell, read: Read = load_prompts) -> Problem | None:
     """The first rule that a cell breaks, those of its engine and its workload last; None when it keeps them all."""
     for text in (*_wrong_choices(cell), *_broken_rules(cell), *_wrong_drafts(cell.deployment.draft)):
         return Problem(text)
@@ -101,7 +118,7 @@ def problem_of(cell: Cell) -> Problem | None:
         engine.check(cell.deployment)
         engine.check_cell(cell)
         schema_text(cell.workload)
-        arrivals.check_recorded(cell.load, [prompt.arrival_s for prompt in load_prompts(cell.workload)])
+        arrivals.check_recorded(cell.load, [prompt.arrival_s for prompt in read(cell.workload)])
     except BadInput as refusal:
         return Problem(str(refusal), type(refusal))
     return None

@@ -25,6 +25,9 @@ class Node:
     gpu_type: str = ""  # in capitals; "" = not known
     engines: frozenset[str] | None = None  # that it has; None = any
 
+    def __hash__(self) -> int:  # the ledger looks nodes up all the time
+        return hash(self.id)
+
 
 @dataclass(frozen=True)
 class Demand:

@@ -157,8 +157,8 @@ class Scheduler:
 
     def _strand(self, waiting: Waiting, now_s: float) -> None:
         """What no living node could hold is told, waited for, and at last no longer waited for."""
-        for demand, deployment in waiting.demands.items():
-            why = shortage(deployment, self._ledger.nodes)
+        for demand in waiting.demands:
+            why = shortage(waiting.first(demand).deployment, self._ledger.nodes)
             if not why:
                 if self._lacking.pop(demand, None) is not None:
                     self._say("There is a node again for what waited.")
