@@ -4,8 +4,8 @@
 CREATE MACRO crossing(x0, y0, x1, y1) AS  -- where the line between two points passes 1, both scales logarithmic
     exp(ln(x0) - ln(y0) * (ln(x1) - ln(x0)) / nullif(ln(y1) - ln(y0), 0));
 
-CREATE MACRO without(condition, workload, load) AS
-    json_merge_patch(condition, json_object('workload', json_merge_patch('{"limit": null}', workload), 'load', json_merge_patch('{}', load)))::VARCHAR;
+CREATE MACRO without(condition, patch) AS  -- the condition but for the number of prompts, and for what `patch` sets to null
+    json_merge_patch(json_merge_patch(condition, '{"workload": {"limit": null}}'), patch)::VARCHAR;
 
 CREATE VIEW curves AS
 -- The speed-up along an axis: one row a draft's series, metric, category and value `x` of the axis 'concurrency', 'batch' (of the engine), 'isl'
@@ -16,10 +16,10 @@ WITH facts AS (
     FROM shown_cells GROUP BY ALL
 ), placed AS (
     SELECT draft_speedups.*, unnest([
-        {axis: 'concurrency', x: CASE WHEN load_kind = 'closed' THEN concurrency::DOUBLE END, same: deployment_id || without(condition, '{}', '{"concurrency": null}')},
-        {axis: 'batch', x: batch::DOUBLE, same: unbatched || (concurrency = batch) || without(condition, '{}', CASE WHEN concurrency = batch THEN '{"concurrency": null}' ELSE '{}' END)},
-        {axis: 'isl', x: nullif(isl, 0)::DOUBLE, same: deployment_id || without(condition, '{"isl": null, "split": null}', '{}')},
-        {axis: 'rate', x: CASE WHEN load_kind <> 'closed' THEN nullif(rate, 0) END, same: deployment_id || without(condition, '{}', '{"rate": null}')}
+        {axis: 'concurrency', x: CASE WHEN load_kind = 'closed' THEN concurrency::DOUBLE END, same: deployment_id || without(condition, '{"load": {"concurrency": null}}')},
+        {axis: 'batch', x: batch::DOUBLE, same: unbatched || (concurrency = batch) || without(condition, CASE WHEN concurrency = batch THEN '{"load": {"concurrency": null}}' ELSE '{}' END)},
+        {axis: 'isl', x: nullif(isl, 0)::DOUBLE, same: deployment_id || without(condition, '{"workload": {"isl": null, "split": null}}')},
+        {axis: 'rate', x: CASE WHEN load_kind <> 'closed' THEN nullif(rate, 0) END, same: deployment_id || without(condition, '{"load": {"rate": null}}')}
     ], recursive := true)
     FROM draft_speedups JOIN facts USING (run, deployment_id, condition)
 )

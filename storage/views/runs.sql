@@ -31,7 +31,7 @@ CREATE VIEW versions AS
 -- One row an engine start and thing with a version: 'engine', 'specsweep' (the commit), 'python', a library, 'gpu0 driver', ...
 -- `n_versions` of that thing in all runs together: more than one is worth a look before comparing.
 WITH told AS (
-    SELECT run, session_id, node, 'engine ' || (deployment_json ->> '$.engine.name') AS thing, engine_version AS version FROM sessions WHERE engine_version <> ''
+    SELECT run, session_id, node, concat_ws(' ', 'engine', deployment_json ->> '$.engine.name') AS thing, engine_version AS version FROM sessions WHERE engine_version <> ''
     UNION ALL
     SELECT run, session_id, node, 'specsweep', left(git_commit, 12) || CASE WHEN git_dirty THEN ' with changes' ELSE '' END FROM sessions WHERE git_commit <> ''
     UNION ALL

@@ -38,7 +38,7 @@ WITH valid_cells AS MATERIALIZED (
     UNION ALL
     SELECT run, 7, 'the best k does not grow with the load', any_value(model) || ' on ' || any_value(engine) || ', ' || leader_method,
            arg_max(leader_k, concurrency) - arg_min(leader_k, concurrency), '<= 0', arg_max(leader_k, concurrency) <= arg_min(leader_k, concurrency)
-    FROM best_drafts WHERE metric = 'output_tps' AND load_kind = 'closed' GROUP BY run, baseline_deployment_id, without(condition, '{}', '{"concurrency": null}'), leader_method
+    FROM best_drafts WHERE metric = 'output_tps' AND load_kind = 'closed' GROUP BY run, baseline_deployment_id, without(condition, '{"load": {"concurrency": null}}'), leader_method
     HAVING count(DISTINCT concurrency) > 1
     UNION ALL
     SELECT run, 8, 'greedy AL does not depend on the load', any_value(draft), max(al) / min(al) - 1, '<= ' || any_value(max_al_shift), max(al) / min(al) - 1 <= any_value(max_al_shift)

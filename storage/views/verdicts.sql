@@ -38,7 +38,7 @@ WITH told AS (
     SELECT run, deployment_id, avg(kv_lost_share) AS kv_lost_share FROM memory GROUP BY ALL
 ), placed AS (
     SELECT draft_speedups.* EXCLUDE (metric, category), told.* EXCLUDE (run, deployment_id, condition), kv_lost_share,
-           al_break_even / first_value(al_break_even) OVER (PARTITION BY run, deployment_id, without(condition, '{}', '{"concurrency": null, "rate": null}')
+           al_break_even / first_value(al_break_even) OVER (PARTITION BY run, deployment_id, without(condition, '{"load": {"concurrency": null, "rate": null}}')
                                                             ORDER BY concurrency, rate) AS step_growth
     FROM draft_speedups LEFT JOIN told USING (run, deployment_id, condition) LEFT JOIN stored USING (run, deployment_id)
     WHERE metric = 'user_tps' AND category = 'all'
