@@ -97,6 +97,8 @@ class TestVllmEngine(EngineContract):
         assert facts.version == installed(python_of(ENGINE))[1]
         assert facts.versions.keys() >= {"torch", "transformers", "python"}
         assert facts.draft_weights_bytes == 0
+        written = (self.folder / "model.safetensors").stat().st_size  # float32; vLLM pads the vocabulary to 64s
+        assert 0.95 * written < (facts.weights_bytes or 0) < 1.3 * written
         assert facts.effective_config["cache_config"]["enable_prefix_caching"] is False
         assert facts.effective_config["scheduler_config"]["max_num_seqs"] == ENGINE.batch
         assert "hf_token" not in json.dumps(facts.effective_config)

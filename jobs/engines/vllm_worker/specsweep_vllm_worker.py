@@ -35,11 +35,22 @@ def _draft_of(runner: Any) -> Any:
 
 
 def _storages(model: Any) -> Iterator[tuple[int, int]]:
-    """Address and bytes of what holds the parameters and buffers of a model: what is shared has one address."""
+    """Address and bytes of what holds the parameters of a model: what is shared has one address."""
     if hasattr(model, "parameters"):
-        for tensor in (*model.parameters(), *model.buffers()):
+        for tensor in model.parameters():
             storage = tensor.untyped_storage()
             yield storage.data_ptr(), storage.nbytes()
+        yield from _packed(model)
+
+
+def _packed(model: Any) -> Iterator[tuple[int, int]]:
+    """Linear layers whose weight vLLM has packed for the CPU and then dropped: what it was, as it is in the packed form."""
+    for module in model.modules():
+        weight, size_out = getattr(module, "weight", None), getattr(module, "output_size", 0)
+        if size_out and weight is not None and weight.numel() == 0:
+            size_in = getattr(module, "input_size_per_partition", module.input_size)
+            size_out = getattr(module, "output_size_per_partition", size_out)
+            yield id(module), size_in * size_out * module.params_dtype.itemsize
 
 
 def _peak_bytes() -> int:
