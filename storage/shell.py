@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import duckdb
 
 from storage.errors import BadInput
+from storage.glossary import columns_of, describe, words
 from storage.query import ask, render_table, sql_mistakes, terminal_width
 from storage.views import PUBLIC_VIEWS
 
 PROMPT, CONTINUED = "sql> ", "...> "
-HELP = "End a statement with ; or an empty line. .views lists the views, .quit (or Ctrl-D) ends."
+HELP = "End a statement with ; or an empty line. .views lists the views, .views NAME its columns, .quit (or Ctrl-D) ends."
 
 
 def talk(runs: duckdb.DuckDBPyConnection) -> None:
@@ -25,13 +26,7 @@ def talk(runs: duckdb.DuckDBPyConnection) -> None:
         try:
             if statement in (".quit", ".exit", "exit", "quit"):
                 return
-            _say(
-                describe_views(runs)
-                if statement == ".views"
-                else HELP
-                if statement.startswith(".")
-                else _answer(runs, statement)
-            )
+            _say(_obey(runs, statement) if statement.startswith(".") else _answer(runs, statement))
         except BadInput as error:
             _say(str(error))
         except KeyboardInterrupt:
@@ -39,14 +34,22 @@ def talk(runs: duckdb.DuckDBPyConnection) -> None:
 
 
 def describe_views(runs: duckdb.DuckDBPyConnection) -> str:
-    """Each view with its columns, one paragraph a view."""
-    columns = dict(
-        runs.execute(
-            "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) "
-            "FROM duckdb_columns() GROUP BY table_name"
-        ).fetchall()
-    )
-    return "\n".join(f"{view}({columns[view]})" for view in PUBLIC_VIEWS)
+    """Each view in a line."""
+    views, _ = words()
+    width = max(map(len, PUBLIC_VIEWS))
+    return "\n".join(f"{view:<{width}}  {views.get(view, '')}" for view in PUBLIC_VIEWS)
+
+
+def _obey(runs: duckdb.DuckDBPyConnection, statement: str) -> str:
+    command, *names = statement.rstrip(";").split()
+    if command != ".views" or len(names) > 1:
+        return HELP
+    if not names:
+        return describe_views(runs)
+    columns = columns_of(runs)
+    if names[0] not in columns:
+        raise BadInput(f"A view must exist: got {names[0]}. .views lists them.")
+    return "\n".join(describe(names[0], columns[names[0]]))
 
 
 def _answer(runs: duckdb.DuckDBPyConnection, statement: str) -> str:

@@ -16,6 +16,7 @@ import duckdb
 
 from storage.asked import asked_of, table_sql
 from storage.errors import BadRun
+from storage.glossary import write_glossary
 from storage.mirror import local_files
 from storage.places import BucketPath, Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
@@ -98,6 +99,7 @@ PUBLIC_VIEWS = (
     "thresholds",
     "remedies",
     "advice",
+    "glossary",
 )
 """What a user is told about; the rest of `views/` are steps on the way."""
 
@@ -119,6 +121,7 @@ def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     try:
         with readable_files():
             _create_views(runs)
+            write_glossary(runs)
     except BaseException:
         runs.close()
         raise

@@ -290,15 +290,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
 def test_the_shell_lists_the_views_answers_and_survives_mistakes(run: Path) -> None:
     done = query(
         str(run),
-        stdin="SELECT count(*) AS n\nFROM cells;\nSELECT nope;\n\n.views\n.what\n"
+        stdin="SELECT count(*) AS n\nFROM cells;\nSELECT nope;\n\n.views speedups\n.views nothing\n.what\n"
         "CREATE VIEW mine AS FROM cells;\nFROM mine\n\n.quit\nSELECT 77;\n",
     )
 
     assert done.returncode == 0
-    assert (
-        done.stdout.count("speedups(run, cell_id, baseline_cell_id, metric, category, ratio, ci_low, ci_high, significant")
-        == 2
-    )
+    assert done.stdout.count("speedups             one row a speculative cell, metric and category") == 1
+    assert "  ci_low            double: lower end of the 95 % bootstrap interval, paired by prompt" in done.stdout
+    assert "A view must exist: got nothing. .views lists them." in done.stdout
     assert "│     2 │" in done.stdout
     assert "SQL must be valid: Binder Error" in done.stdout
     assert "done" in done.stdout
