@@ -51,8 +51,11 @@ class Result:
     files: int
     open_s: float
     percentiles_s: float
+    percentiles_cpu_s: float
     cells_s: float
+    cells_cpu_s: float
     speedups_s: float
+    speedups_cpu_s: float
     speedups_rows: int
     peak_mb: float
     load_average: float
@@ -91,10 +94,10 @@ def measure(folder: Path, options: argparse.Namespace) -> Result:
     n_bytes, ids_bytes, gap_bytes, n_files = _sizes(folder)
     with open_runs([folder]) as runs:
         opened = _timed(lambda: open_runs([folder]).close())[0]
-        percentiles_s, [(*_, n_gaps)] = _timed(lambda: runs.execute(PERCENTILES).fetchall())
+        percentiles_s, percentiles_cpu_s, [(*_, n_gaps)] = _timed(lambda: runs.execute(PERCENTILES).fetchall())
         assert n_gaps == events - n_cells * options.requests, "every gap but the first of each request is counted"
-        cells_s, _ = _timed(lambda: runs.execute("FROM cells").fetchall())
-        speedups_s, speedups = _timed(lambda: runs.execute("FROM speedups").fetchall())
+        cells_s, cells_cpu_s, _ = _timed(lambda: runs.execute("FROM cells").fetchall())
+        speedups_s, speedups_cpu_s, speedups = _timed(lambda: runs.execute("FROM speedups").fetchall())
     return Result(
         events,
         n_cells,
@@ -107,8 +110,11 @@ def measure(folder: Path, options: argparse.Namespace) -> Result:
         n_files,
         opened,
         percentiles_s,
+        percentiles_cpu_s,
         cells_s,
+        cells_cpu_s,
         speedups_s,
+        speedups_cpu_s,
         len(speedups),
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         os.getloadavg()[0],
@@ -126,10 +132,11 @@ def _write(store: RunStore, made: Iterator[CellResult]) -> tuple[float, float]:
     return wall_s, cpu_s
 
 
-def _timed(ask: Callable[[], Any]) -> tuple[float, Any]:
-    begun = time.perf_counter()
+def _timed(ask: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds, CPU seconds of all threads, and the answer."""
+    begun, begun_cpu = time.perf_counter(), time.process_time()
     answer = ask()
-    return time.perf_counter() - begun, answer
+    return time.perf_counter() - begun, time.process_time() - begun_cpu, answer
 
 
 def _compacted(folder: Path) -> float:
