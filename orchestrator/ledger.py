@@ -95,6 +95,7 @@ class Ledger:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node: (node.cpus, node.gpus) for node in nodes}
         self._seats: dict[Node, list[Seat]] = {node: [] for node in nodes}
+        self._rooms: dict[Node, dict[tuple[float, int], Reservation]] = {node: {} for node in nodes}
         self._places: dict[Demand, list[Seat]] = {}  # on every node that could hold it if it were empty
 
     @property
@@ -105,6 +106,7 @@ class Ledger:
         """The cluster as it is now: a node that has gone takes its seats along, a new one is empty."""
         self._free = {node: self._free.get(node, (node.cpus, node.gpus)) for node in nodes}
         self._seats = {node: self._seats.get(node, []) for node in self._free}
+        self._rooms = {node: {} for node in self._free}
         self._places.clear()
 
     def refuse_impossible(self, deployments: Iterable[Deployment], to_come: Sequence[Node] = ()) -> None:
@@ -128,6 +130,7 @@ class Ledger:
         if not any(self._has_room(seat) for demand in waiting.demands for seat in self._seats_for(demand)):
             return None  # nobody could pass anybody
         kept: dict[Node, Reservation] = {}
+        soonest: dict[Demand, Iterator[tuple[Node, Reservation]]] = {}
         passed: set[Demand] = set()
         gaps_s: dict[Demand, float] = {}  # where only gaps are left: the longest
         for number, demand, spec in waiting.in_order(passed):
@@ -137,7 +140,10 @@ class Ledger:
             if seat := self._fullest(seats, until_s, kept):
                 waiting.take(number, demand)
                 return spec, self._taken(seat, until_s)
-            self._reserve(seats, kept, now_s)
+            if demand not in soonest:
+                soonest[demand] = self._by_time(seats, now_s)
+            if found := next((item for item in soonest[demand] if item[0] not in kept), None):
+                kept[found[0]] = found[1]
             if all(seat.node in kept for seat in seats):
                 gaps_s[demand] = max((kept[seat.node].from_s - now_s for seat in seats if self._has_room(seat)), default=0.0)
                 passed |= {demand} if gaps_s[demand] <= 0 else set()
@@ -167,20 +173,25 @@ class Ledger:
     def _has_room(self, seat: Seat) -> bool:
         return seat.fits(*self._free[seat.node])
 
-    def _reserve(self, seats: Iterable[Seat], kept: dict[Node, Reservation], now_s: float) -> None:
-        found = [(self._room_for(seat, now_s), seat.node) for seat in seats if seat.node not in kept]
-        if found:
-            reservation, node = min(found, key=lambda item: item[0].from_s)
-            kept[node] = reservation
+    def _by_time(self, seats: Iterable[Seat], now_s: float) -> Iterator[tuple[Node, Reservation]]:
+        """The nodes in the order in which they will have room; what is overdue ends now."""
+        rooms = [(seat.node, self._room_for(seat)) for seat in seats]
+        return iter(sorted(rooms, key=lambda item: max(now_s, item[1].from_s)))
 
-    def _room_for(self, seat: Seat, now_s: float) -> Reservation:
-        """When its node will have room, if what runs there ends as expected; what is overdue ends now."""
+    def _room_for(self, seat: Seat) -> Reservation:
+        """When its node will have room, if what runs there ends as expected. Known until that changes."""
+        known, asked = self._rooms[seat.node], (seat.cpus, seat.gpus)
+        if asked not in known:
+            known[asked] = self._room_after(seat)
+        return known[asked]
+
+    def _room_after(self, seat: Seat) -> Reservation:
         cpus, gpus = self._free[seat.node]
-        from_s = now_s
+        from_s = -inf
         for other in sorted(self._seats[seat.node], key=lambda item: item.until_s):
             if seat.fits(cpus, gpus):
                 break
-            from_s = max(now_s, other.until_s)
+            from_s = other.until_s
             cpus, gpus = round(cpus + other.cpus, 4), gpus + other.gpus
         return Reservation(from_s, round(cpus - seat.cpus, 4), gpus - seat.gpus)
 
@@ -192,6 +203,7 @@ class Ledger:
 
     def _move(self, seat: Seat, sign: int) -> None:
         cpus, gpus = self._free[seat.node]
+        self._rooms[seat.node].clear()
         self._free[seat.node] = (round(cpus + sign * seat.cpus, 4), gpus + sign * seat.gpus)
 
 

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import product
 from math import ceil
 
 from jobs.spec import SessionSpec
@@ -43,10 +42,11 @@ def pack(plan: Sequence[SessionSpec], nodes: Sequence[Node], expectation: Expect
     """The plan in the order, and with the splits, that cost least: GPU time of the cluster until the end."""
     if len(plan) > MOST_SIMULATED:
         return _packed(plan, nodes)
-    packed = [
-        _packed(sorted(splits, key=order), nodes) for splits, order in product(_splits(plan, nodes, expectation), ORDERS)
-    ]
-    return min(packed, key=lambda candidate: round(_cost_s(candidate, nodes), 6))  # the first of equals
+    whole = [_packed(sorted(plan, key=order), nodes) for order in ORDERS]
+    best = min(whole, key=lambda candidate: candidate.makespan_s)  # the first of equals, here and below
+    order = ORDERS[whole.index(best)]
+    parted = [_packed(sorted(parts, key=order), nodes) for parts in _splits(plan, nodes, expectation)]
+    return min([best, *parted], key=lambda candidate: round(_cost_s(candidate, nodes), 6))
 
 
 def _packed(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> Packed:
@@ -112,7 +112,6 @@ def _share(demand: Demand, nodes: Iterable[Node]) -> float:
 
 
 def _splits(plan: Sequence[SessionSpec], nodes: Sequence[Node], expectation: Expectation) -> Iterator[list[SessionSpec]]:
-    yield list(plan)
     even = even_s(plan, nodes)
     for stretch in STRETCHES:
         if any(_n_parts(spec, even * stretch) > 1 for spec in plan):

@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 from grids import cell
 
-from jobs.spec import CellOrder, SessionSpec
+from jobs.spec import CellOrder, SessionSpec, Workload
 from orchestrator.expected import Expectation, Size
-from orchestrator.ledger import Node
+from orchestrator.ledger import Ledger, Node
 from orchestrator.pack import lower_bound_s, pack, simulate, split
+from orchestrator.reconcile import expectation
+from orchestrator.rules import problem_of, reading_once
+from orchestrator.shortage import Demand
+from storage.rows import History
 
 CELL_S = 10.0
 START_S = 5.0
@@ -96,3 +100,34 @@ def test_no_schedule_is_shorter_than_the_bound(plan: list[SessionSpec], cluster:
 
 def test_what_fits_nowhere_is_left_out_of_the_simulation() -> None:
     assert simulate([session("big", tp=16), session("small")], nodes(1)) == 15.0
+
+
+def test_a_large_plan_costs_little_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted, not time: a look at a node for each demand, and a search for a seat or two for each session."""
+    counts = {"lack_on": 0, "next": 0}
+
+    def counting(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def counted(*args: object) -> object:
+            counts[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    counting(Demand, "lack_on")
+    counting(Ledger, "next")
+    plan = [replace(session(f"s{n}", tp=(1, 2, 4, 8)[n % 4]), expected_s=100.0 + n % 7) for n in range(1_000)]
+    assert len(pack(plan, nodes(64), foreseen()).sessions) == 1_000
+    assert counts["lack_on"] <= 64 * 4 * 40
+    assert counts["next"] <= 8 * 3 * 1_000
+
+
+def test_each_workload_is_read_once_for_all_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Workload] = []
+    monkeypatch.setattr("orchestrator.rules.load_prompts", lambda workload: reads.append(workload) or [])
+    cells = [cell(k, repeat) for k in range(3) for repeat in range(5)]
+    read = reading_once()
+    assert [problem_of(item, read) for item in cells] == [None] * 15
+    expectation(cells, History(), read).cell_s(cells[0])
+    assert len(reads) == 1
