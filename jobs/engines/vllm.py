@@ -22,9 +22,9 @@ RUN_ON = "0.32.0 on CPU"
 METHODS = {
     "none": Offer(run_on=RUN_ON),
     "ngram": Offer(run_on=RUN_ON),
-    "suffix": Offer(),
+    "suffix": Offer(run_on=RUN_ON),
     "draft_model": Offer(run_on=RUN_ON),
-    "eagle": Offer(run_on=RUN_ON),
+    "eagle": Offer(),
     "eagle3": Offer(run_on=RUN_ON),
     "mtp": Offer(run_on=RUN_ON),
     "medusa": Offer(until="0.33.0", run_on=RUN_ON),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts
 from jobs.engines.own_host import check_name, check_speculation
+from jobs.engines.prometheus import Sample, samples_in
 from jobs.engines.rules import version_of
 from jobs.engines.vllm_command import speculative_config
 from jobs.errors import EngineFailed, WrongEngine
 from jobs.spec import Deployment
 
 INFO_LIMIT_S = 120.0  # its first answer collects the versions of everything around it
-SAMPLE = re.compile(r"^(\w[\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 COUNTERS = {
     "vllm:spec_decode_num_drafts_total": "drafts",
     "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
@@ -105,30 +103,25 @@ def memory_of(endpoint: Endpoint, *, is_speculative: bool) -> dict[str, int]:
     return {"weights_bytes": total["weights"], "peak_memory_bytes": total["peak"], **draft}
 
 
-def samples_at(endpoint: Endpoint) -> list[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of each of its metrics."""
-    return list(samples_in(control.call(endpoint, "GET", "/metrics").text))
+def samples_at(endpoint: Endpoint) -> list[Sample]:
+    """Each of its metrics."""
+    return samples_in(control.call(endpoint, "GET", "/metrics").text)
 
 
-def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """The samples of Prometheus' text format."""
-    for name, labels, value in SAMPLE.findall(text):
-        yield name, dict(LABEL.findall(labels)), float(value)
-
-
-def counters_of(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float]:
+def counters_of(samples: list[Sample]) -> dict[str, float]:
     """Our counters, summed over the engines of data parallelism. Those of speculation are absent without it."""
     found: dict[str, float] = {}
-    for name, labels, value in samples:
-        key = f"accepted_at_{labels['position']}" if name == PER_POSITION else COUNTERS.get(name)
+    for sample in samples:
+        at = sample.labels.get("position")
+        key = f"accepted_at_{at}" if sample.name == PER_POSITION else COUNTERS.get(sample.name)
         if key:
-            found[key] = found.get(key, 0.0) + value
+            found[key] = found.get(key, 0.0) + sample.value
     return found
 
 
-def capacity_of(samples: list[tuple[str, dict[str, str], float]]) -> int | None:
+def capacity_of(samples: list[Sample]) -> int | None:
     """Tokens for which the KV cache has room, over the engines of data parallelism."""
-    caches = [labels for name, labels, _ in samples if name == "vllm:cache_config_info"]
+    caches = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
     rooms = [_tokens_of(cache) for cache in caches]
     return sum(room for room in rooms if room) or None
 

@@ -13,9 +13,10 @@ import pytest
 from jobs.engines.base import Answer, Ask, Endpoint, Site
 from jobs.engines.dialect_openai import OpenAIDialect, placed_by
 from jobs.engines.own_host import PROJECT
+from jobs.engines.prometheus import samples_in
 from jobs.engines.vllm import METHODS, VllmEngine
 from jobs.engines.vllm_command import WORKER, installed, ranges_of
-from jobs.engines.vllm_facts import capacity_of, counters_of, proven, samples_in, versions_of, visible
+from jobs.engines.vllm_facts import capacity_of, counters_of, proven, versions_of, visible
 from jobs.engines.vllm_known import DRAFT_KEYS_OF_FIELDS, FLAGS_OF_FIELDS, KNOWN, known_of
 from jobs.errors import BadInput, Unsupported, WrongEngine
 from jobs.spec import DRAFT_FIELDS, NEEDS_MODEL, Deployment, Draft, Engine, Model, Sampling

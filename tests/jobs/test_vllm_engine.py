@@ -122,6 +122,7 @@ class OneMethod:
     target: ClassVar[str] = "target"
     drafter: ClassVar[str] = ""
     dummy_weights: ClassVar[bool] = False
+    prompt: ClassVar[tuple[int, ...]] = (11, 12, 13)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -138,7 +139,7 @@ class OneMethod:
             assert running.process.stop()
 
     def answer(self, running: Running) -> Answer:
-        ask = EngineContract().ask(prompt_ids=[11, 12, 13], output_limit=24)
+        ask = EngineContract().ask(prompt_ids=self.prompt, output_limit=24)
         answer = answer_to(running, ask)
         assert len(answer.output_ids) == 24
         return answer
@@ -164,6 +165,23 @@ class TestNone(OneMethod):
         assert not {"drafts", "accepted_tokens"} & running.engine.counters(running.endpoint).keys()
         answer = self.answer(running)
         assert (list(answer.output_ids), answer.step_drafted) == (chain(13, 24), [])
+
+
+HAS_SUFFIXES = any(Path(python_of(ENGINE)).parent.parent.glob("lib/python3*/site-packages/arctic_inference"))
+
+
+@pytest.mark.skipif(not HAS_SUFFIXES, reason="needs arctic-inference: make engine-vllm-cpu-suffix")
+class TestSuffix(OneMethod):
+    draft = Draft(method="suffix", k=4)
+    prompt = (11, 12, 13, 14, 15, 16, 17, 18, 11, 12, 13)
+
+    def test_what_followed_the_same_words_is_proposed(self, running: Running) -> None:
+        answer = self.answer(running)
+        assert list(answer.output_ids) == chain(13, 24)
+        assert max(answer.step_accepted) > 0
+
+    def test_what_it_remembers_cannot_be_emptied(self, running: Running) -> None:
+        assert running.engine.reset(running.endpoint) is False
 
 
 class TestDraftModel(OneMethod):
