@@ -34,7 +34,7 @@ CONFIG = "config"
 FREE_FORM = r"axes|engine\.(?:args|runtime_env)|draft\.args|workload\.(?:columns|template_args)|cluster\.(?:marks|pools)"
 FREE = re.compile(rf"\+{{0,2}}((?:{FREE_FORM})(?:[.=].*))", re.DOTALL)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
-DOTTED_AXIS = re.compile(r"axes\.([\w.]+)=(.*)", re.DOTALL)
+NESTED = re.compile(r"(axes)\.([\w.]+)=(.*)|(cluster\.pools)\.(\w+)=(.*)", re.DOTALL)
 
 ConfigStore.instance().store("schema", SweepConfig)
 
@@ -98,12 +98,13 @@ def _refuse_multirun(argv: Sequence[str]) -> None:
 
 
 def _freed(override: str) -> str:
-    """Hydra adds a key to a free-form mapping only with `++`, and would nest a dotted axis: write both as it wants them."""
+    """Hydra adds a key to a free-form mapping only with `++`, would nest a dotted axis, and adds no pool: as it wants it."""
     if not (found := FREE.fullmatch(override)):
         return override
     free = found[1]
-    if axis := DOTTED_AXIS.fullmatch(free):
-        return f"++axes={{{axis[1]}:{axis[2]}}}"
+    if nested := NESTED.fullmatch(free):
+        mapping, name, value = (part for part in nested.groups() if part is not None)
+        return f"++{mapping}={{{name}:{value}}}"
     return f"++{free}"
 
 
