@@ -1,4 +1,4 @@
-"""Owns what a report says, as plain rows read from the views. Does not own metrics (`storage/views/`) or how a report looks."""
+"""Owns what a report says, as plain rows read from the views. Does not own metrics (`storage/views/`), or its looks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from storage.places import Place
-from storage.views import find_runs, open_runs, readable_files
+from storage.views import find_runs, open_runs, readable_files, settle
 
 Row = dict[str, Any]
 
@@ -46,6 +46,8 @@ class Findings:
     remedies: Sequence[Row]  # of the reasons that occurred
     memory: Sequence[Row]  # one an engine start
     sessions: Sequence[Row]
+    runs: Sequence[Row]
+    warnings: Sequence[Row]  # of what is not quite comparable, the grave first
     n_cells: int
     n_invalid: int
 
@@ -57,8 +59,8 @@ class Findings:
 def find(patterns: Sequence[Place | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
     with readable_files(), open_runs(patterns) as runs:
+        settle(runs, "cells")
         runs.execute("CREATE TABLE compared AS FROM draft_speedups WHERE category = 'all' OR metric = 'user_tps'").fetchall()
-        runs.execute("CREATE TABLE judged_cells AS FROM cells").fetchall()
         return Findings(
             folders=find_runs(patterns),
             drafts=_drafts(runs),
@@ -66,14 +68,16 @@ def find(patterns: Sequence[Place | str]) -> Findings:
             inflations=_inflations(runs),
             problems=_rows(
                 runs,
-                f"FROM judged_cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
+                f"FROM cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
             ),
             remedies=_rows(
                 runs,
-                "FROM remedies WHERE reason IN (SELECT unnest(reasons) FROM judged_cells WHERE NOT valid) ORDER BY reason",
+                "FROM remedies WHERE reason IN (SELECT unnest(reasons) FROM cells WHERE NOT valid) ORDER BY reason",
             ),
             memory=_rows(runs, "SELECT DISTINCT * EXCLUDE (session_id, baseline_session_id) FROM memory ORDER BY ALL"),
             sessions=_rows(runs, "SELECT * FROM sessions ORDER BY run, started_at, session_id"),
+            runs=_rows(runs, "FROM runs ORDER BY run"),
+            warnings=_rows(runs, "FROM warnings"),
             n_cells=_count(runs, "true"),
             n_invalid=_count(runs, "NOT valid"),
         )
@@ -118,7 +122,7 @@ def _inflations(runs: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def _count(runs: duckdb.DuckDBPyConnection, condition: str) -> int:
-    return int(runs.execute(f"SELECT count(*) FROM judged_cells WHERE {condition}").fetchall()[0][0])
+    return int(runs.execute(f"SELECT count(*) FROM cells WHERE {condition}").fetchall()[0][0])
 
 
 def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:

@@ -16,7 +16,22 @@ def verdicts(findings: Findings) -> list[str]:
         for drafts in by_setting(findings.drafts)
         for same_load in _grouped(drafts, (*SETTING, "load"))
     ]
-    return [*sentences, *map(_inflation, findings.inflations)] or ["Nothing has been measured yet."]
+    told = [*sentences, *map(_inflation, findings.inflations)] or ["Nothing has been measured yet."]
+    return [*_unfinished(findings), *told, *_incomparable(findings)]
+
+
+def _unfinished(findings: Findings) -> Iterator[str]:
+    """How far a run is that goes on, or was broken off: what is said below may change."""
+    for row in findings.runs:
+        if not row["is_whole"] and row["n_planned"]:
+            yield f"**{row['progress'].capitalize()}** of {row['run']} are measured; what follows is of those."
+
+
+def _incomparable(findings: Findings) -> Iterator[str]:
+    """What differs, besides what was meant to, between cells that are compared or averaged."""
+    for row in findings.warnings:
+        if row["is_grave"] or row["difference"] in ("time", "drift"):
+            yield f"**{'Not comparable' if row['is_grave'] else 'With care'}** ({row['run']}): {row['sentence']}."
 
 
 def _inflation(row: Row) -> str:

@@ -6,7 +6,9 @@ CREATE VIEW costs AS
 -- of the GPUs that report power, mean power x duration. `money` is null without `cluster.gpu_hour_price`, and without GPUs. A `..._ratio` is
 -- of the paired baseline's cost per token: below 1 = cheaper with speculation.
 WITH told AS (
-    SELECT run, cell_id, device, count(*) AS n_samples, avg(utilisation) AS utilisation, avg(power_w) AS power_w FROM telemetry GROUP BY ALL
+    SELECT run, cell_id, device, count(*) AS n_samples, avg(utilisation) AS utilisation, 
+           coalesce(1e9 * (max(energy_j) - min(energy_j)) / nullif(max(t_ns) - min(t_ns), 0), avg(power_w)) AS power_w  -- by its meter, if it has one
+    FROM telemetry GROUP BY ALL
 ), devices AS (
     SELECT run, cell_id, sum(n_samples) AS n_samples, any_value(utilisation) FILTER (device = 'cpu') AS cpu_utilisation,
            avg(utilisation) FILTER (device <> 'cpu') AS gpu_utilisation, sum(power_w) FILTER (device <> 'cpu') AS power_w,

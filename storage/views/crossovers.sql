@@ -17,7 +17,9 @@ WITH facts AS (
 ), placed AS (
     SELECT draft_speedups.*, unnest([
         {axis: 'concurrency', x: CASE WHEN load_kind = 'closed' THEN concurrency::DOUBLE END, same: deployment_id || without(condition, '{"load": {"concurrency": null}}')},
-        {axis: 'batch', x: batch::DOUBLE, same: unbatched || (concurrency = batch) || without(condition, CASE WHEN concurrency = batch THEN '{"load": {"concurrency": null}}' ELSE '{}' END)},
+        {axis: 'batch', x: batch::DOUBLE, same: unbatched || without(condition, '{}')},
+        {axis: 'batch', x: CASE WHEN load_kind = 'closed' AND concurrency = batch THEN batch::DOUBLE END,
+         same: 'with it' || unbatched || without(condition, '{"load": {"concurrency": null}}')},
         {axis: 'isl', x: nullif(isl, 0)::DOUBLE, same: deployment_id || without(condition, '{"workload": {"isl": null, "split": null}}')},
         {axis: 'rate', x: CASE WHEN load_kind <> 'closed' THEN nullif(rate, 0) END, same: deployment_id || without(condition, '{"load": {"rate": null}}')}
     ], recursive := true)

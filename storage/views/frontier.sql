@@ -63,7 +63,7 @@ WITH points AS (
            avg(goodput_rps) AS goodput_rps, min(goodput_rps) AS goodput_rps_min, max(goodput_rps) AS goodput_rps_max,
            any_value(gpus) AS n_gpus, min(pair_id) AS a_pair_id, deployment_id, condition,
            json_merge_patch(condition, '{"load": null, "workload": {"limit": null}}')::VARCHAR AS unloaded
-    FROM cells JOIN (SELECT run, session_id, nullif(json_array_length(gpus_json), 0) AS gpus FROM sessions) USING (run, session_id)
+    FROM cells LEFT JOIN (SELECT run, session_id, nullif(json_array_length(gpus_json), 0) AS gpus FROM sessions) USING (run, session_id)
     WHERE valid AND slo_attainment IS NOT NULL GROUP BY ALL
 )
 SELECT points.* EXCLUDE (unloaded, a_pair_id), points.goodput_rps / points.n_gpus AS goodput_rps_per_gpu,

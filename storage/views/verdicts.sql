@@ -89,7 +89,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
             AND (SELECT count(*) FROM spots WHERE n_valid > 0 AND spots.concurrency BETWEEN low AND high AND spots.load_kind = 'closed'
                  AND (spots.run, spots.engine, spots.model, spots.dtype, spots.tp, spots.workload, spots.split, spots.temperature, spots.metric, spots.rest)
                    = (ranged.run, ranged.engine, ranged.model, ranged.dtype, ranged.tp, ranged.workload, ranged.split, ranged.temperature, ranged.metric, ranged.rest)) = len(loads)
-           THEN format('concurrency {} to {}', low, high) ELSE array_to_string(list_distinct(loads), ', ') END, nullif(rest, '')) AS words
+           THEN format('concurrency {} to {}', low, high) ELSE array_to_string(loads, ', ') END, nullif(rest, '')) AS words
     FROM ranged
 ), answers AS (
     SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, count(*) FILTER (n_valid > 0) AS n_places, count(*) FILTER (pays) AS n_paying,
@@ -137,7 +137,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     LEFT JOIN lengths USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
 )
 SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid,
-       where_it_pays, where_it_does_not, draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
+       coalesce(where_it_pays, '') AS where_it_pays, coalesce(where_it_does_not, '') AS where_it_does_not, draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
        best.verdict AS best_verdict, best.load || CASE WHEN best.isl > 0 THEN format(', {} input tokens', best.isl) ELSE '' END AS best_at,
        best.n_prompts AS n_prompts, best.n_repeats AS n_repeats, coalesce(categories_that_pay, []) AS categories_that_pay,
        coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(causes, []) AS causes,
