@@ -1,4 +1,4 @@
-"""Owns reports: views → Markdown and the terminal. Does not own any number: every one comes from `storage/views/`."""
+"""Owns reports: views → Markdown, HTML and the terminal. Does not own any number: every one comes from `storage/views/`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from storage.files import write_whole
 from storage.places import Place
 from storage.report.findings import Findings, find
+from storage.report.html import html_page
+from storage.report.html_data import read_details
 from storage.report.markdown import page
 from storage.report.terminal import render_summary
 
-__all__ = ["find", "page", "render_summary", "report_of", "write_report"]
+__all__ = ["find", "html_of", "page", "render_summary", "report_of", "write_report"]
 
 
 def report_of(runs: Sequence[Place | str]) -> str:
@@ -18,8 +20,14 @@ def report_of(runs: Sequence[Place | str]) -> str:
     return page(find(runs))
 
 
+def html_of(runs: Sequence[Place | str]) -> str:
+    """The HTML report over these runs, one self-contained file. Raises `BadRun` as `open_runs` does."""
+    return html_page(find(runs), read_details(runs))
+
+
 def write_report(run_folder: Place, findings: Findings) -> Place:
-    """Write `report.md` into the run that was read; returns its path."""
-    path = run_folder / "report.md"
-    write_whole(path, page(findings).encode())
+    """Write `report.md` and `report.html` into the run that was read; returns the path of the page to open."""
+    path = run_folder / "report.html"
+    write_whole(run_folder / "report.md", page(findings).encode())
+    write_whole(path, html_page(findings, read_details([run_folder])).encode())
     return path

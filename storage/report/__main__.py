@@ -4,28 +4,92 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storage.command import OneLineParser, run_command, write_output
-from storage.report import report_of
+from storage.errors import BadInput
+from storage.report import html_of, report_of
+from storage.report.between import Change, changes_between, changes_page
+from storage.report.exports import export_of
+from storage.views import find_runs
+
+EPILOG = """\
+examples:
+  python -m storage.report results/quickstart -o report.html          one file to send around
+  python -m storage.report 'results/*' -o drafts.csv                  a row a draft and load, with its comparisons
+  python -m storage.report results/before results/after --fail-on-regression
+"""
+REGRESSED = 1
+
+WRITERS: dict[str, Callable[[Sequence[Path | str]], bytes]] = {
+    ".html": lambda runs: html_of(runs).encode(),
+    ".csv": lambda runs: export_of(runs, "csv"),
+    ".json": lambda runs: export_of(runs, "json"),
+    ".parquet": lambda runs: export_of(runs, "parquet"),
+}
+"""Suffix of the file → its content; Markdown is made below, with what changed between two runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 reported, 1 the report could not be written, 2 bad input."""
-    parser = OneLineParser(prog="python -m storage.report", description="A Markdown report over one run or many.")
+    """Run the command; returns its exit code: 0 reported, 1 not written or regressed, 2 bad input."""
+    return run_command(lambda: _report(_parser().parse_args(arguments)))
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="python -m storage.report",
+        description="A report over one run or many; of two runs also what changed from the first to the second.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a glob of them")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to stdout")
-    return run_command(lambda: _report(parser.parse_args(arguments)))
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write there: .html, .md, .csv, .json or .parquet; else Markdown to stdout",
+    )
+    parser.add_argument(
+        "--fail-on-regression", action="store_true", help="of two runs: exit code 1 where the second is slower"
+    )
+    return parser
 
 
 def _report(options: argparse.Namespace) -> int:
-    text = report_of(options.runs)
+    folders = find_runs(options.runs)
+    _require_known(options.output)
+    if options.fail_on_regression and len(folders) != 2:
+        raise BadInput(f"--fail-on-regression compares two runs: got {len(folders)}. Name the run before and the run after.")
+    changes = changes_between(*folders) if len(folders) == 2 else []
+    if options.fail_on_regression and not changes:
+        raise BadInput(
+            f"--fail-on-regression needs a measurement that both runs have: {folders[0]} and {folders[1]} share none. "
+            "Run one grid twice: model, engine, TP, batch, workload, sampling and load the same."
+        )
+    _write(options, changes)
+    return REGRESSED if options.fail_on_regression and any(change.is_regression for change in changes) else 0
+
+
+def _write(options: argparse.Namespace, changes: Sequence[Change]) -> None:
+    writer = WRITERS.get(options.output.suffix.lower()) if options.output else None
+    if writer:
+        write_output(options.output, writer(options.runs))
+        return
+    text = (changes_page(changes) if changes else "") + report_of(options.runs)
     if options.output:
         write_output(options.output, text.encode())
     else:
         sys.stdout.write(text)
-    return 0
+
+
+def _require_known(output: Path | None) -> None:
+    known = (".md", *WRITERS)
+    if output and output.suffix.lower() not in known:
+        raise BadInput(
+            f"--output must end in one of {', '.join(known)}: got {output.name}. Rename it, for example {output.stem}.html"
+        )
 
 
 if __name__ == "__main__":

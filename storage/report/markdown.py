@@ -194,7 +194,12 @@ def _problem_cells(row: Row) -> Iterable[str]:
 
 def _environment(findings: Findings) -> Iterator[str]:
     yield from ("", "## Environment", "")
-    yield from table(ENVIRONMENT_COLUMNS, dict.fromkeys(tuple(_environment_cells(row)) for row in findings.sessions))
+    yield from table(ENVIRONMENT_COLUMNS, environment_rows(findings))
+
+
+def environment_rows(findings: Findings) -> list[tuple[str, ...]]:
+    """Of each engine and node, once: what `ENVIRONMENT_COLUMNS` names."""
+    return list(dict.fromkeys(tuple(_environment_cells(row)) for row in findings.sessions))
 
 
 def _environment_cells(session: Row) -> Iterable[str]:
@@ -223,7 +228,7 @@ def _reproduce(findings: Findings) -> Iterator[str]:
     yield f'python -m storage.query {folders} "FROM acceptance ORDER BY cell_id, position"'
     yield f"python -m storage.query {folders}    # a shell, with all views listed"
     yield f"python -m storage.report {folders} -o report.md"
-    yield from ("```", "", "Every number above is computed from the recorded rows by `storage/views.sql`.")
+    yield from ("```", "", "Every number above is computed from the recorded rows by `storage/views/`.")
 
 
 def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

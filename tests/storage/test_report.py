@@ -215,7 +215,7 @@ def test_a_bar_in_a_value_does_not_break_a_table() -> None:
 def test_the_report_is_written_into_its_run(tmp_path: Path) -> None:
     folder = record(tmp_path / "run", *results("none", 0, 40))
 
-    assert write_report(folder, find([folder])) == folder / "report.md"
+    assert write_report(folder, find([folder])) == folder / "report.html"
     assert (folder / "report.md").read_text() == report_of([folder])
 
 

@@ -1,0 +1,93 @@
+"""Owns what changed from one run to another, in words. Does not own what is compared (`between.sql`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from storage.places import Place
+from storage.report.findings import Row
+from storage.report.markdown import number, table
+from storage.views import open_runs, readable_files, settle
+
+METRICS = {"user_tps": "user TPS", "output_tps": "output TPS", "ttft": "TTFT", "e2e": "E2E"}
+MAX_LISTED = 200
+
+_SQL = Path(__file__).with_suffix(".sql")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row of `changes`: a metric of a draft and load, or a cell that is no longer valid (`metric` "")."""
+
+    metric: str
+    is_regression: bool
+    is_gain: bool
+    row: Row
+
+
+def changes_between(before: Place, after: Place) -> list[Change]:
+    """What both runs measured alike, the worst first; nothing where they share no measurement."""
+    with readable_files(), open_runs([before, after]) as runs:
+        settle(runs, "cells")
+        runs.execute("SET VARIABLE after = (SELECT run FROM recorded_runs WHERE folder = ?)", [str(after)]).fetchall()
+        runs.execute(_SQL.read_text(encoding="utf-8")).fetchall()
+        rows = _rows(runs, "FROM changes ORDER BY ratio NULLS FIRST, metric, now.draft, now.load, now.repeat")
+    return [Change(row["metric"], row["is_regression"], row["is_gain"], row) for row in rows]
+
+
+def changes_page(changes: Sequence[Change]) -> str:
+    """What changed, as Markdown: the regressions, then the gains."""
+    return "\n".join(_lines(changes)) + "\n\n"
+
+
+def _lines(changes: Sequence[Change]) -> Iterator[str]:
+    before, after = changes[0].row["before"]["run"], changes[0].row["now"]["run"]
+    worse, better = [c for c in changes if c.is_regression], [c for c in reversed(changes) if c.is_gain]
+    compared = sum(bool(change.metric) for change in changes)
+    yield from (f"# {after} against {before}", "", f"**{_summary(len(worse), len(better), compared)}**", "")
+    yield "× = after / before, more is better, with its 95 % interval over prompts."
+    yield "A change counts when its interval excludes 1, all repeats agree and every cell is valid."
+    for head, some in (("Worse", worse), ("Better", better)):
+        if some:
+            yield from ("", f"## {head}", "")
+            yield from table(("what", "draft", "load", "×", "repeats", "AL", "versions"), map(_cells, some[:MAX_LISTED]))
+            yield from [f"\nand {len(some) - MAX_LISTED} more"] if len(some) > MAX_LISTED else []
+
+
+def _summary(n_worse: int, n_better: int, n_compared: int) -> str:
+    worse = "No regression" if not n_worse else f"{n_worse} regression" + "s" * (n_worse > 1)
+    return f"{worse} beyond noise, {n_better} gain{'s' * (n_better != 1)}, in {n_compared} comparisons."
+
+
+def _cells(change: Change) -> Iterator[str]:
+    row, now, before = change.row, change.row["now"], change.row["before"]
+    yield METRICS.get(change.metric, "no longer valid")
+    yield now["draft"] if now["draft"] == before["draft"] else f"{before['draft']} → {now['draft']}"
+    isl = f", {now['isl']} input tokens" if now["isl"] else ""
+    yield f"{now['model']} on {now['engine']}, {now['workload']}{isl}, {now['load']}"
+    if change.metric:
+        yield (
+            f"{row['ratio']:.2f}× [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
+            if row["ci_low"] is not None
+            else f"{row['ratio']:.2f}×"
+        )
+        yield f"{row['n_repeats']} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+        yield _moved(number(row["al_before"]), number(row["al"]))
+    else:
+        yield from (", ".join(now["reasons"] or [now["status"]]), "-", "-")
+    yield _moved(str(before["engine_version"] or "-"), str(now["engine_version"] or "-"))
+
+
+def _moved(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
+    answer = runs.execute(sql)
+    names = [column[0] for column in answer.description]
+    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
