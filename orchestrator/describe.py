@@ -10,7 +10,7 @@ from orchestrator.expected import Expectation
 from orchestrator.pace import told_forecast
 from orchestrator.pack import Packed
 from orchestrator.progress import words_of
-from orchestrator.shortage import Node, shortage
+from orchestrator.shortage import Node, mixed_types, shortage
 
 
 def describe(
@@ -55,6 +55,8 @@ def _there(plan: Sequence[SessionSpec], nodes: Sequence[Node], packed: Packed) -
     alike = Counter(f"{node.cpus:g} CPUs, {node.gpus:g} {node.gpu_type or 'GPUs'}" for node in nodes)
     cluster = "; ".join(f"{counted(n, 'node')} of {kind}" for kind, n in alike.items())
     yield f"on {cluster}: {told_forecast(packed)}"
+    if mixed := mixed_types((spec.deployment for spec in plan), nodes):
+        yield mixed
     yield from {f"cannot run there: {said}" for spec in plan if (said := shortage(spec.deployment, nodes))}
 
 

@@ -34,7 +34,7 @@ from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
 from orchestrator.rules import Read, reading_once
 from orchestrator.settings import Cluster, Kind, Mode
-from orchestrator.shortage import Node
+from orchestrator.shortage import Node, mixed_types
 from storage.places import place_of
 from storage.rows import NOT_MEASURED, CellResult, CellRow, History
 from storage.runs import RunStore, history_of
@@ -107,6 +107,8 @@ class Reconciliation:
             nodes = scheduler.nodes or nodes_to_come(self.sweep.cluster)
             pace = Pace(packed := self.packed(plan, nodes), nodes)
             view.note(told_forecast(packed))
+            if mixed := mixed_types((session.deployment for session in plan), nodes):
+                view.note(mixed)
             while packed.sessions and not interrupts.level:
                 for event in scheduler.run(packed.sessions):
                     self.record(event)

@@ -6,7 +6,7 @@ Does not own what is taken at the moment (`ledger`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs.spec import Deployment
@@ -71,6 +71,18 @@ def shortage(deployment: Deployment, nodes: Sequence[Node]) -> str:
     close = [node for node, lack in zip(nodes, lacks, strict=True) if lack == nearest]
     got, remedy = _WORDS[nearest](deployment, close)
     return f"a session must fit on one node: got {got} (of {len(nodes)} nodes). {remedy}"
+
+
+def mixed_types(deployments: Iterable[Deployment], nodes: Sequence[Node]) -> str:
+    """A warning where a session that names no type could get one or another; "" = none could."""
+    for demand in {demand_of(item) for item in deployments}:
+        types = sorted({node.gpu_type for node in nodes if demand.gpus and demand.lack_on(node) is None})
+        if len(types) > 1:
+            return (
+                f"The GPUs are of several types, and a draft may be measured on another one than its baseline. "
+                f"Name one, or sweep over them: axes.engine.gpu_type=[{','.join(types)}]"
+            )
+    return ""
 
 
 def _no_engine(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:

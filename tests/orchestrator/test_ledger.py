@@ -10,7 +10,7 @@ from grids import cell
 from jobs.errors import BadInput
 from jobs.spec import Deployment, SessionSpec
 from orchestrator.ledger import Ledger, Node, Seat, Waiting, seat_on
-from orchestrator.shortage import demand_of, shortage
+from orchestrator.shortage import demand_of, mixed_types, shortage
 
 BOX = Node("box", "box", cpus=4, gpus=0)
 BIG, SMALL = Node("big", "big", cpus=64, gpus=8), Node("small", "small", cpus=16, gpus=2)
@@ -142,6 +142,21 @@ HEAD = Node("head", "head", cpus=8, gpus=0, engines=frozenset())
 def test_what_a_pool_lacks_is_said(engine: dict, message: str) -> None:
     said = shortage(cell(**{"device": "cuda", **engine}).deployment, [HEAD, A100, H100])
     assert re.search(message, said) if message else said == ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_mixed"),
+    [
+        pytest.param({"name": "vllm"}, True, id="either"),
+        pytest.param({"name": "vllm", "gpu_type": "A100"}, False, id="it names one"),
+        pytest.param({"name": "vllm", "tp": 8}, False, id="only one is large enough"),
+        pytest.param({"name": "sglang"}, False, id="its pool has one"),
+        pytest.param({"name": "vllm", "device": "cpu"}, False, id="it takes none"),
+    ],
+)
+def test_several_types_of_gpu_are_warned_of(engine: dict, is_mixed: bool) -> None:
+    said = mixed_types([cell(**{"device": "cuda", **engine}).deployment], [HEAD, A100, H100])
+    assert ("axes.engine.gpu_type=[A100,H100]" in said) == is_mixed == bool(said)
 
 
 def test_a_session_goes_where_its_engine_and_type_are() -> None:
