@@ -1,6 +1,6 @@
-"""Owns the pretended cluster's life: `python -m benchmarks.soak.hold NODES CPUS GPUS`; a line in, a line out; ends with its input.
+"""Owns the pretended cluster's life: `python -m benchmarks.soak.hold NODES CPUS GPUS`; a line in, a line out.
 
-Does not own what is asked of it (`pretended`).
+Does not own what is asked of it (`pretended`). It ends with its input.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
+import psutil
 import ray._private.utils
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
@@ -47,11 +48,16 @@ class Held:
 
 def _patiently(start: Callable[[], Any]) -> Any:
     for left in reversed(range(TRIES)):
+        before = set(psutil.Process().children(recursive=True))
         try:
             return start()
         except Exception:  # Ray's start-up raises bare ones
             if not left:
                 raise
+            for process in set(psutil.Process().children(recursive=True)) - before:  # else they would slow the next try down
+                with suppress(psutil.Error):
+                    process.kill()
+    return None
 
 
 def main(n_nodes: int, cpus: int, gpus: int) -> None:

@@ -1,7 +1,7 @@
 """Owns a Ray cluster of several nodes with pretended GPUs on this machine, and what may be killed in it.
 
 Does not own sweeps, or what the kills are for. Everything listens on 127.0.0.1, needs a token, and goes when the owner dies.
-The cluster is held by a process of its own (`python -m benchmarks.soak.hold`): Ray reads its settings once in a process's life.
+The cluster is held by a process of its own (`benchmarks.soak.hold`): Ray reads its settings once in a process's life.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,13 @@ class Pretended:
 
 
 @contextmanager
-def pretended(n_nodes: int, *, cpus: int = 2, gpus: int = 0) -> Iterator[Pretended]:
+def pretended(n_nodes: int, *, cpus: int = 2, gpus: int = 0, added: Mapping[str, str] | None = None) -> Iterator[Pretended]:
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # short: Unix sockets have about 100 characters
     (folder / "ray").mkdir()
     marker = (OWNER, secrets.token_hex(8))
     environment = {
         **os.environ,
+        **(added or {}),
         marker[0]: marker[1],
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),

@@ -104,9 +104,21 @@ def _add_kuberay(commands: Any) -> None:
         "--worker", action="append", required=True, metavar="ENGINE=IMAGE", help="one group of pods; may be repeated"
     )
     command.add_argument("--replicas", type=int, default=1, help="pods of each group (default: 1)")
-    command.add_argument("--gpus", type=int, default=0, help="GPUs of each worker pod (default: none)")
-    command.add_argument("--results-claim", required=True, help="PersistentVolumeClaim for the results")
-    command.add_argument("--secret", default="", help="Secret whose keys become environment variables of the pods")
+    command.add_argument(
+        "--gpus", type=int, help="GPUs of each worker pod (default: what the largest session of its engine takes)"
+    )
+    command.add_argument("--cpus", type=int, default=0, help="of each worker pod (default: none asked for)")
+    command.add_argument("--memory", default="", help="of each worker pod, as Kubernetes takes it: 256Gi")
+    command.add_argument("--results-claim", default="", help="PersistentVolumeClaim for the results, or")
+    command.add_argument("--results", default="", help="bucket for the results: s3://BUCKET/FOLDER")
+    command.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        help="Secret whose keys become environment variables of the pods; may be repeated",
+    )
+    command.add_argument("--service-account", default="", help="of the pods: how a cloud gives them a bucket without a key")
+    command.add_argument("--apply", action="store_true", help="hand it to kubectl instead of printing it")
 
 
 def _run_ray(options: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -126,17 +138,26 @@ def _run_slurm(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    workers = dict(_pair("--worker", item, "transformers=specsweep-transformers:0.1.0") for item in options.worker)
+    gpus = dict.fromkeys(workers, options.gpus)
+    if options.gpus is None:
+        gpus = kuberay.checked_gpus(kuberay.gpus_of_the_grid(overrides), workers)
     pods = kuberay.Pods(
         name=options.name,
         namespace=options.namespace,
         head_image=options.head_image,
-        results_claim=options.results_claim,
-        workers=dict(_pair("--worker", item, "transformers=specsweep-transformers:0.1.0") for item in options.worker),
+        workers=workers,
+        gpus=gpus,
         replicas=options.replicas,
-        gpus=options.gpus,
-        token_secret=options.secret,
+        cpus=options.cpus,
+        memory=options.memory,
+        results_claim=options.results_claim,
+        results=options.results,
+        secrets=options.secret,
+        service_account=options.service_account,
     )
-    _print(kuberay.manifest(kuberay.rayjob(overrides, pods)).rstrip())
+    text = kuberay.manifest(kuberay.rayjob(overrides, pods))
+    _print(kuberay.apply_manifest(text) if options.apply else text.rstrip())
     return 0
 
 

@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from jobs.errors import BadInput
-from jobs.submit.sweep_command import sweep_command
+from jobs.submit.sweep_command import ROOT, sweep_command
 
 SOURCE = "/opt/specsweep"  # where the images of docker/ keep the project
 RESULTS = "/results"
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+PLANNED = re.compile(r"^ +\d+  \S+ (\w+) .*?(?:, (\d+) GPUs?)?$", re.MULTILINE)  # a session in what mode=plan prints
 
 
 @dataclass(frozen=True)
 class Pods:
-    """What to ask Kubernetes for. `workers` is engine → image; each is a group of `replicas` pods with `gpus` GPUs each."""
+    """What to ask Kubernetes for. `workers` is engine → image; each is a group of `replicas` pods, marked for its engine."""
 
     name: str
     namespace: str
     head_image: str
-    results_claim: str
     workers: Mapping[str, str] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)  # engine → GPUs of each pod
     replicas: int = 1
-    gpus: int = 0
-    token_secret: str = ""  # a Secret whose keys become the environment of every pod (HF_TOKEN)
+    cpus: int = 0  # of each worker pod, as is `memory`; 0 and "" leave them to the cluster
+    memory: str = ""
+    results_claim: str = ""  # a PersistentVolumeClaim, or else
+    results: str = ""  # a bucket: s3://...
+    secrets: Sequence[str] = ()  # whose keys become the environment of every pod (HF_TOKEN, keys of a bucket)
+    service_account: str = ""  # of the pods: how clouds give them a bucket without a key
 
 
 def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
-    """The RayJob: its cluster asks for a token, and goes when the sweep has ended; the results stay on the claim. Pure."""
-    for name in (pods.name, *pods.workers):
+    """The RayJob: its cluster asks for a token, and goes when the sweep has ended; the results stay. Pure."""
+    for name in (pods.name, *map(_group, pods.workers)):
         if not KUBERNETES_NAME.fullmatch(name):
             raise BadInput(f"A name in Kubernetes must be small letters, digits and `-`: got {name!r}.")
-    command = sweep_command(overrides, script=f"{SOURCE}/sweep.py", results=RESULTS)
+    if bool(pods.results_claim) == bool(pods.results):
+        raise BadInput("Results must go to one place: give --results-claim CLAIM or --results s3://BUCKET/FOLDER.")
+    command = sweep_command(overrides, script=f"{SOURCE}/sweep.py", results=pods.results or RESULTS)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -53,44 +65,86 @@ def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
     }
 
 
+def gpus_of_the_grid(overrides: Sequence[str], root: Path = ROOT) -> dict[str, int]:
+    """Engine → the most GPUs that a session of it takes, as the sweep's own plan says. Starts nothing but that."""
+    chosen = {override.lstrip("+").partition("=")[0] for override in overrides}
+    where = [] if "cluster" in chosen else ["cluster=ray_to_come"]
+    command = [sys.executable, "sweep.py", *where, *overrides, "mode=plan"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    found: dict[str, int] = {}
+    for engine, gpus in PLANNED.findall(done.stdout):
+        found[engine] = max(found.get(engine, 0), int(gpus or 0))
+    if not found:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise BadInput(f"The sweep must have a plan, for the GPUs of each pod: {said[-1] if said else 'it said nothing'}")
+    return found
+
+
+def checked_gpus(found: Mapping[str, int], workers: Mapping[str, str]) -> dict[str, int]:
+    """`found` for the groups that there are; `BadInput` for an engine that has none."""
+    if missing := sorted(set(found) - set(workers)):
+        raise BadInput(
+            f"Each engine of the grid must have a group of pods: {missing[0]} has none. Add --worker {missing[0]}=IMAGE."
+        )
+    return {engine: found.get(engine, 0) for engine in workers}
+
+
+def apply_manifest(text: str) -> str:
+    """Hand it to kubectl; what that says."""
+    if not shutil.which("kubectl"):
+        raise BadInput("--apply needs `kubectl`, which is not on PATH. Without --apply, the manifest is printed.")
+    done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise BadInput(f"kubectl refused: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _group(engine: str) -> str:
+    return engine.replace("_", "-")
+
+
 def _cluster(pods: Pods) -> dict[str, Any]:
     return {
         "rayVersion": version("ray"),
         "authOptions": {"mode": "token"},
-        "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": _pod("head", pods.head_image, pods, gpus=0)},
+        "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": _pod("head", pods.head_image, pods, {})},
         "workerGroupSpecs": [_worker_group(engine, image, pods) for engine, image in pods.workers.items()],
     }
 
 
 def _worker_group(engine: str, image: str, pods: Pods) -> dict[str, Any]:
+    limits = {"cpu": pods.cpus, "memory": pods.memory, "nvidia.com/gpu": pods.gpus.get(engine, 0)}
     return {
-        "groupName": engine,
+        "groupName": _group(engine),
         "replicas": pods.replicas,
         "minReplicas": pods.replicas,
         "maxReplicas": pods.replicas,
-        "rayStartParams": {},
-        "template": _pod(engine, image, pods, gpus=pods.gpus),
+        # KubeRay puts it into a shell's command as it is: hence the quotes within
+        "rayStartParams": {"resources": shlex.quote(json.dumps({f"engine_{engine}": 1}))},
+        "template": _pod(_group(engine), image, pods, {name: amount for name, amount in limits.items() if amount}),
     }
 
 
-def _pod(name: str, image: str, pods: Pods, *, gpus: int) -> dict[str, Any]:
+def _pod(name: str, image: str, pods: Pods, limits: Mapping[str, Any]) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": f"ray-{name}",
         "image": image,
-        "volumeMounts": [{"name": "results", "mountPath": RESULTS}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    if gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
-    if pods.token_secret:
-        container["envFrom"] = [{"secretRef": {"name": pods.token_secret}}]
-    return {
-        "spec": {
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000},
-            "containers": [container],
-            "volumes": [{"name": "results", "persistentVolumeClaim": {"claimName": pods.results_claim}}],
-        }
-    }
+    unprivileged = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec: dict[str, Any] = {"securityContext": unprivileged, "containers": [container]}
+    if limits:
+        container["resources"] = {"limits": dict(limits)}
+    if pods.secrets:
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in pods.secrets]
+    if pods.results_claim:
+        container["volumeMounts"] = [{"name": "results", "mountPath": RESULTS}]
+        spec["volumes"] = [{"name": "results", "persistentVolumeClaim": {"claimName": pods.results_claim}}]
+    if pods.service_account:
+        spec["serviceAccountName"] = pods.service_account
+    else:
+        spec["automountServiceAccountToken"] = False
+    return {"spec": spec}
 
 
 def manifest(job: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Owns sweeps as Slurm jobs: one batch script that starts Ray over the allocation. Does not own the allocation's policy.
 
 The clone and the results must be on storage that every node sees. Requeued, the script resumes: the sweep measures what is
-missing.
+missing. The exit code of the job is the sweep's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jobs.submit.sweep_command import ROOT, sweep_command
 FIRST_PORT = 20000
 PORTS = 20000
 STOP_BEFORE_END_S = 120
+START_LIMIT_S = 300
 
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -32,11 +33,39 @@ export PATH={bin_dir}:"$PATH"
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token PYTHONUNBUFFERED=1
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$(({first_port} + SLURM_JOB_ID % {ports}))
+read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+RAY_ADDRESS="$head:$(({first_port} + SLURM_JOB_ID % {ports}))"
+export RAY_ADDRESS
 
-exec srun ray symmetric-run --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" --num-gpus {gpus} -- \\
-  {command}
+# One Ray on each node, with a folder and a port of this job alone: a shared node may have others. It goes with the step.
+srun --overlap --export=ALL bash -c '
+  common=(--block --disable-usage-stats --num-gpus={gpus})
+  if ((SLURM_NODEID == 0)); then
+    exec env -u RAY_ADDRESS ray start --head --port="${{RAY_ADDRESS##*:}}" --temp-dir="/tmp/specsweep-$SLURM_JOB_ID" \\
+      --include-dashboard=false "${{common[@]}}"
+  fi
+  until (exec 3<>"/dev/tcp/${{RAY_ADDRESS%:*}}/${{RAY_ADDRESS##*:}}") 2>/dev/null; do sleep 1; done
+  exec ray start --address="$RAY_ADDRESS" "${{common[@]}}"
+' &
+ray=$!
+python -m jobs.submit.all_nodes "$SLURM_JOB_NUM_NODES" {start_limit_s} &
+wait -n  # all nodes are there, or a Ray has ended, which ends the job
+
+# Slurm says INT some time before the end, and TERM when it takes the nodes away: both are for the sweep.
+{command} &
+sweep=$!
+trap 'kill -INT "$sweep"' INT
+trap 'kill -TERM "$sweep"' TERM
+code=0
+wait "$sweep" || code=$?
+while kill -0 "$sweep" 2>/dev/null; do  # a signal ends the wait, not the sweep
+  code=0
+  wait "$sweep" || code=$?
+done
+kill "$ray" 2>/dev/null || true
+wait "$ray" 2>/dev/null || true
+srun --overlap rm -rf "/tmp/specsweep-$SLURM_JOB_ID"
+exit "$code"
 """
 
 
@@ -62,6 +91,7 @@ def slurm_script(overrides: Sequence[str], allocation: Allocation, *, results: s
         first_port=FIRST_PORT,
         ports=PORTS,
         gpus=allocation.gpus,
+        start_limit_s=START_LIMIT_S,
         command=shlex.join(command),
     )
 
@@ -78,7 +108,7 @@ def _directives(allocation: Allocation) -> list[str]:
         "--ntasks-per-node=1",
         "--exclusive",
         "--requeue",
-        f"--signal=INT@{STOP_BEFORE_END_S}",  # as Ctrl-C: the running cell ends, the rest waits for the next run
+        f"--signal=B:INT@{STOP_BEFORE_END_S}",  # as Ctrl-C: the running cell ends, the rest waits for the next run
         *([f"--gpus-per-node={allocation.gpus}"] if allocation.gpus else []),
         *(f"--{name}={value}" for name, value in asked.items() if value),
     ]

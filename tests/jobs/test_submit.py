@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -94,27 +97,73 @@ def test_a_slurm_script_is_valid_bash_and_quotes_what_the_user_said(tmp_path: Pa
     )
 
 
-def test_a_slurm_script_runs_the_sweep_under_ray_on_the_first_node(tmp_path: Path) -> None:
-    """With stand-ins for Slurm's and Ray's commands: what the script would call, and with what."""
-    log = tmp_path / "calls"
-    stand_ins = {
-        "scontrol": "echo node7; echo node8",
-        "srun": f'printf "%s\\n" "$@" > {log}; echo "${{#RAY_AUTH_TOKEN}}" >> {log}',
-    }
+def run_with_stand_ins(tmp_path: Path, stand_ins: Mapping[str, str], script: str, **added: str) -> int:
+    """With stand-ins for the commands of Slurm and for `python`; the exit code."""
     for name, body in stand_ins.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    script = slurm.slurm_script(
-        ["+grid=a", "x=[1,2]"], slurm.Allocation(nodes=2, gpus=4), results="/shared/results", root=tmp_path
-    )
-    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "SLURM_JOB_ID": "41234", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_NUM_NODES": "2"}
-    subprocess.run(["bash"], input=script, text=True, check=True, env=environment)
+        (tmp_path / ".venv/bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".venv/bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / ".venv/bin" / name).chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "41234", "SLURM_JOB_NODELIST": "node[7-8]", **added}
+    with subprocess.Popen(
+        ["bash"], stdin=subprocess.PIPE, text=True, env={**environment, "SLURM_JOB_NUM_NODES": "2"}
+    ) as job:
+        job.communicate(script, timeout=60)
+    return job.returncode
 
-    called = log.read_text().split("\n")
-    assert called[:8] == ["ray", "symmetric-run", "--address", "node7:21234", "--min-nodes", "2", "--num-gpus", "4"]
-    assert called[8:15] == ["--", "python", "sweep.py", "cluster=ray", "run.dir=/shared/results", "+grid=a", "x=[1,2]"]
-    assert called[15] == "64"
+
+TOLD = f"""printf "%s\\n" "$*" >> "$LOG"; case "$*" in -c*) exec {sys.executable} "$@";; sweep.py*) exit 3;; esac
+until grep -q token\\ of "$LOG"; do sleep 0.05; done  # as the nodes are waited for"""
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        pytest.param(
+            "0", "ray start --head --port=21234 --temp-dir=/tmp/specsweep-41234 --include-dashboard=false", id="head"
+        ),
+        pytest.param("1", "ray start --address=127.0.0.1:21234", id="another"),
+    ],
+)
+def test_a_slurm_script_starts_ray_on_all_nodes_and_ends_with_the_sweeps_exit_code(
+    tmp_path: Path, node: str, expected: str
+) -> None:
+    log = tmp_path / "calls"
+    ray = 'printf "%s\\n" "ray $*" >> "$LOG"; printf "token of %s\\n" "${#RAY_AUTH_TOKEN}" >> "$LOG"; exec sleep 5'
+    step = 'while [[ $1 == --* ]]; do shift; done; [[ $1 == rm ]] && exit; exec "$@"'
+    stand_ins = {"scontrol": "echo 127.0.0.1; echo node8", "srun": step, "ray": ray, "python": TOLD}
+    allocation = slurm.Allocation(nodes=2, gpus=4)
+    script = slurm.slurm_script(["+grid=a", "x=[1,2]"], allocation, results="/shared/results", root=tmp_path)
+    with socket.create_server(("127.0.0.1", 21234)):  # the head, as the other node sees it
+        assert run_with_stand_ins(tmp_path, stand_ins, script, LOG=str(log), SLURM_NODEID=node) == 3
+
+    calls = log.read_text()
+    assert f"{expected} --block --disable-usage-stats --num-gpus=4\ntoken of 64\n" in calls
+    assert "-m jobs.submit.all_nodes 2 300\n" in calls
+    assert "sweep.py cluster=ray run.dir=/shared/results +grid=a x=[1,2]\n" in calls
+
+
+LISTENS = """
+import os, signal, sys, time
+from pathlib import Path
+def end(number, frame):
+    time.sleep(0.5)
+    Path(__file__).with_name("ended").touch()
+    sys.exit(130)
+number = signal.Signals["SIG" + sys.argv[1]]
+signal.signal(number, end)
+os.kill(os.getppid(), number)  # Slurm, to the script
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_what_slurm_says_to_the_script_is_told_to_the_sweep_and_its_end_is_waited_for(tmp_path: Path, name: str) -> None:
+    script = slurm.slurm_script([], slurm.Allocation(), root=tmp_path)
+    (tmp_path / "sweep").write_text(LISTENS)
+    sweep = f'case "$*" in -c*) echo token;; *all_nodes*) ;; *) exec {sys.executable} {tmp_path}/sweep {name};; esac'
+    stand_ins = {"scontrol": "echo 127.0.0.1", "srun": "exec sleep 5", "python": sweep}
+    assert run_with_stand_ins(tmp_path, stand_ins, script) == 130
+    assert (tmp_path / "ended").exists()
 
 
 def test_a_directive_of_two_words_is_refused() -> None:
@@ -128,16 +177,25 @@ def test_without_slurm_the_user_is_told_what_to_do(monkeypatch: pytest.MonkeyPat
         slurm.submit_script("")
 
 
-def test_a_rayjob_asks_for_a_token_and_has_a_group_for_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "kuberay --head-image head:1 --worker vllm=vllm:1 --worker transformers=hf:1 --gpus 8 --replicas 3"
-    assert (
-        main(
-            [*words.split(), "--results-claim", "disk", "--secret", "hub", "--", "+grid=worth_it", "axes.draft=[none,ngram]"]
-        )
-        == 0
-    )
+SCHEMA = Path(__file__).parent / "data" / "rayjob.schema.json"
+WORKERS = (
+    "--head-image head:1 --worker vllm=vllm:1 --worker sglang=sg:1 --worker tensorrt_llm=trt:1 --worker transformers=hf:1"
+)
 
+
+def told_job(capsys: pytest.CaptureFixture[str], words: str, *overrides: str) -> dict[str, Any]:
+    """What the command prints, held against KubeRay's fields."""
+    assert main(["kuberay", *words.split(), "--", *overrides]) == 0
     job = yaml.safe_load(capsys.readouterr().out)
+    jsonschema.validate(job, json.loads(SCHEMA.read_text()))
+    return job
+
+
+def test_a_rayjob_asks_for_a_token_and_has_a_marked_group_for_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        f"kuberay {WORKERS} --gpus 8 --replicas 3 --cpus 96 --memory 900Gi --results-claim disk --secret hub --secret keys"
+    )
+    job = told_job(capsys, words.removeprefix("kuberay "), "+grid=worth_it", "axes.draft=[none,ngram]")
     cluster = job["spec"]["rayClusterSpec"]
     assert shlex.split(job["spec"]["entrypoint"])[2:] == [
         "cluster=ray",
@@ -146,14 +204,75 @@ def test_a_rayjob_asks_for_a_token_and_has_a_group_for_each_engine(capsys: pytes
         "axes.draft=[none,ngram]",
     ]
     assert cluster["authOptions"] == {"mode": "token"}
-    assert [(group["groupName"], group["replicas"]) for group in cluster["workerGroupSpecs"]] == [
+    groups = cluster["workerGroupSpecs"]
+    assert [(group["groupName"], group["replicas"]) for group in groups] == [
         ("vllm", 3),
+        ("sglang", 3),
+        ("tensorrt-llm", 3),
         ("transformers", 3),
     ]
-    for group in cluster["workerGroupSpecs"]:
+    marks = [json.loads(shlex.split(group["rayStartParams"]["resources"])[0]) for group in groups]
+    assert marks == [{f"engine_{name}": 1} for name in ("vllm", "sglang", "tensorrt_llm", "transformers")]
+    for group in groups:
         (container,) = group["template"]["spec"]["containers"]
-        assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
-        assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+        assert container["resources"] == {"limits": {"cpu": 96, "memory": "900Gi", "nvidia.com/gpu": 8}}
+        assert container["envFrom"] == [{"secretRef": {"name": "hub"}}, {"secretRef": {"name": "keys"}}]
+        assert group["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_results_of_a_rayjob_may_go_to_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--head-image h:1 --worker vllm=v:1 --gpus 1 --results s3://bucket/sweeps --service-account writer"
+    job = told_job(capsys, words, "+grid=worth_it")
+    assert "run.dir=s3://bucket/sweeps" in shlex.split(job["spec"]["entrypoint"])
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert head["serviceAccountName"] == "writer"
+    assert "volumes" not in head
+
+
+def test_the_gpus_of_a_group_are_those_of_the_largest_session_of_its_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{WORKERS} --results-claim disk"
+    grid = ["axes.engine=[simulated,vllm]", "axes.engine.tp=[2,8]", "engine.device=cuda"]
+    assert main(["kuberay", *words.split(), "--", *grid]) == 2
+    assert "simulated has none. Add --worker simulated=IMAGE" in capsys.readouterr().err
+    job = told_job(capsys, f"{words} --worker simulated=s:1", *grid)
+    groups = {group["groupName"]: group["template"]["spec"] for group in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]}
+    limits = {name: pod["containers"][0].get("resources", {}).get("limits", {}) for name, pod in groups.items()}
+    assert limits["vllm"] == limits["simulated"] == {"nvidia.com/gpu": 8}
+    assert limits["sglang"] == {}
+
+
+def test_a_sweep_without_a_plan_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{WORKERS} --results-claim disk"
+    assert main(["kuberay", *words.split(), "--", "draft.kk=3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`draft.kk` is no field" in line
+
+
+@pytest.mark.parametrize("where", ["", "--results-claim c --results s3://b/f"])
+def test_results_go_to_one_place(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kuberay", *f"--head-image h --worker vllm=v --gpus 1 {where}".split()]) == 2
+    assert "Results must go to one place" in capsys.readouterr().err
+
+
+def test_the_schema_refuses_what_kuberay_has_not() -> None:
+    job = kuberay.rayjob([], kuberay.Pods("a", "b", "head:1", {"vllm": "v:1"}, results_claim="c"))
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["gpus"] = 8
+    with pytest.raises(jsonschema.ValidationError, match="'gpus' was unexpected"):
+        jsonschema.validate(job, json.loads(SCHEMA.read_text()))
+
+
+def test_a_manifest_is_applied_by_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kubectl").write_text(f'#!/bin/sh\necho "$*"; cat > {tmp_path}/applied\n')
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert kuberay.apply_manifest("kind: RayJob\n") == "apply -f -"
+    assert (tmp_path / "applied").read_text() == "kind: RayJob\n"
+
+
+def test_without_kubectl_the_user_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BadInput, match="Without --apply, the manifest is printed"):
+        kuberay.apply_manifest("")
 
 
 @pytest.mark.parametrize(
@@ -167,13 +286,13 @@ def test_a_rayjob_asks_for_a_token_and_has_a_group_for_each_engine(capsys: pytes
 def test_a_worker_that_is_no_engine_with_an_image_is_one_line(
     worker: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["kuberay", "--head-image", "h", "--worker", worker, "--results-claim", "c"]) == 2
+    assert main(["kuberay", "--head-image", "h", "--worker", worker, "--gpus", "1", "--results-claim", "c"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
 
 
 def test_every_manifest_field_is_plain_yaml() -> None:
-    job = kuberay.rayjob(["+grid=a"], kuberay.Pods("a", "b", "head:1", "c", {"vllm": "v:1"}))
+    job = kuberay.rayjob(["+grid=a"], kuberay.Pods("a", "b", "head:1", {"vllm": "v:1"}, results_claim="c"))
     assert yaml.safe_load(kuberay.manifest(job)) == job
 
 
