@@ -18,7 +18,7 @@ from storage.asked import asked_of, table_sql
 from storage.errors import BadRun
 from storage.glossary import write_glossary
 from storage.mirror import local_files
-from storage.places import BucketPath, Place, is_url, place_of
+from storage.places import Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
 from storage.tables import SCHEMAS
 
@@ -115,7 +115,8 @@ TOWERS = {
 def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     """One connection with every view over all the runs, each row with its `run`. The caller closes it (or uses `with`).
 
-    A pattern is a run's folder or a glob, here or in a bucket (`s3://`, `gs://`). Raises `BadRun` when one matches nothing, is no run, cannot be read, or is newer.
+    A pattern is a run's folder or a glob, here or in a bucket (`s3://`, `gs://`). Raises `BadRun` when one matches nothing,
+    is no run, cannot be read, or is newer.
     """
     runs = open_records(patterns)
     try:

@@ -91,9 +91,9 @@ def test_memory_lost_to_a_draft_is_told_in_requests(tmp_path: Path) -> None:
         for row, text, tokens in zip((base, quick), deployed, (5500, 4400), strict=True)
     ]
     folder = record(tmp_path / "run", *sessions, base, quick)
-    sql = "SELECT method, kv_lost_tokens, kv_lost_share, context_tokens_mean, n_requests, requests_fit, requests_lost FROM memory"
+    columns = "method, kv_lost_tokens, kv_lost_share, context_tokens_mean, n_requests, requests_fit, requests_lost"
 
-    assert ask(folder, f"{sql} ORDER BY method") == [
+    assert ask(folder, f"SELECT {columns} FROM memory ORDER BY method") == [
         ("ngram", 1100, 0.2, 55.0, 16, 80, 20),
         ("none", None, None, 55.0, 16, 100, None),
     ]
