@@ -50,6 +50,7 @@ class Waiting:
 
     def __init__(self, plan: Iterable[SessionSpec]) -> None:
         self._queues: dict[Demand, dict[int, SessionSpec]] = {}
+        self._first_number = 0
         for number, spec in enumerate(plan):
             self._queues.setdefault(demand_of(spec.deployment), {})[number] = spec
 
@@ -83,6 +84,12 @@ class Waiting:
         del self._queues[demand][number]
         if not self._queues[demand]:
             del self._queues[demand]
+
+    def put_back(self, spec: SessionSpec) -> None:
+        """It did not start after all, and is the first again."""
+        demand = demand_of(spec.deployment)
+        self._first_number -= 1
+        self._queues[demand] = {self._first_number: spec, **self._queues.get(demand, {})}
 
     def drop(self, demand: Demand) -> list[SessionSpec]:
         """All that want this."""

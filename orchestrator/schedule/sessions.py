@@ -100,6 +100,7 @@ class Scheduler:
         self._fleet = Fleet(self._cluster)
         self._ledger = Ledger(self._fleet.nodes())
         self._lacking: dict[Demand, float] = {}  # what no node could hold any more, since when
+        self._waiting = Waiting(())
         self._running: list[Running] = []
         self._quiet_until = 0.0
         self._at_once_since: float | None = None  # when the second stop was seen
@@ -118,7 +119,7 @@ class Scheduler:
 
         A session that is told to stop at once may be where it cannot hear that, in a download: `close` kills what is left.
         """
-        waiting = Waiting(plan)
+        self._waiting = waiting = Waiting(plan)
         while (self._running or (len(waiting) and not self._stop_level())) and not self._is_out_of_patience():
             self._admit(waiting)
             yield from self._events()
@@ -211,12 +212,21 @@ class Scheduler:
             why = f"`engine.runtime_env` must give an environment: {_first_line(error)}"
             yield from self._lost(running, "environment_failed", why)
         except ray.exceptions.RayError as error:
+            if self._never_began(running):
+                ray.kill(running.actor)
+                self._waiting.put_back(running.spec)
+                yield from self._leave(running)
+                return
             yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
         else:
             running.n_results += isinstance(event, CellResult)
             running.n_batches = running.n_batches + 1 if isinstance(event, CellBatch) else 0
             running.row = event if isinstance(event, SessionRow) else running.row
             yield event
+
+    def _never_began(self, running: Running) -> bool:
+        """Its node was gone before its worker was there: Ray notices a lost node only after a while. That is no try."""
+        return running.is_up is not True and running.seat.node not in self._fleet.nodes()
 
     def _ended(self, running: Running) -> Iterator[Event]:
         """It ended by itself. One that told nothing counts as failed, or the plan would never end."""

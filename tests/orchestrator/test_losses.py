@@ -17,7 +17,7 @@ from jobs.measure import new_row as new_cell_row
 from jobs.session import SessionSite
 from jobs.session import new_row as new_session_row
 from jobs.spec import CellOrder, SessionSpec
-from orchestrator.ledger import Node, Waiting
+from orchestrator.ledger import Ledger, Node, Waiting
 from orchestrator.schedule import Scheduler, sessions
 from orchestrator.settings import Cluster
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
@@ -164,3 +164,38 @@ def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkey
         scheduler._ask_progress()
     (told,) = said
     assert "Session s waits for Ray to start its worker on box" in told
+
+
+@pytest.mark.parametrize(
+    ("is_up", "nodes", "is_try"),
+    [
+        pytest.param(False, [], False, id="its node was gone before its worker was there"),
+        pytest.param(True, [], True, id="its node was lost while it ran"),
+        pytest.param(False, [BOX], True, id="its worker died on a living node"),
+    ],
+)
+def test_a_session_whose_node_had_gone_before_it_began_waits_again(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch, is_up: bool, nodes: list[Node], is_try: bool
+) -> None:
+    scheduler, running = scheduler_of(Stream(ray.exceptions.ActorUnschedulableError("no such node")), "the actor")
+    running.is_up = is_up
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: nodes)
+    rows = list(scheduler._next_events(running))
+    assert bool(rows) == is_try
+    assert len(scheduler._waiting) == (not is_try)
+    assert scheduler._running == []
+    assert killed == ["the actor"]
+
+
+def test_what_is_put_back_is_the_first_again() -> None:
+    waiting = Waiting([SessionSpec(name, "now", CELL.deployment, (), 1.0) for name in "abc"])
+    ledger = Ledger([Node("box", "box", cpus=400, gpus=0)])
+    order = []
+    for number in range(4):
+        found = ledger.next(waiting, 0.0)
+        assert found is not None
+        ledger.release(found[1])
+        order.append(found[0].session_id)
+        if number == 1:
+            waiting.put_back(found[0])
+    assert order == ["a", "b", "b", "c"]
