@@ -21,95 +21,27 @@ from storage.mirror import local_files
 from storage.places import Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
 from storage.tables import SCHEMAS
+from storage.tower import PUBLIC_VIEWS, create_views, settle, settle_for, views_sql
 
-VIEW_FILES = [
-    Path(__file__).parent / "views" / f"{topic}.sql"
-    for topic in (
-        "formulas",
-        "requests",
-        "acceptance",
-        "lengths",
-        "metrics",
-        "outputs",
-        "cells",
-        "comparisons",
-        "projections",
-        "memory",
-        "drafts",
-        "runs",
-        "costs",
-        "crossovers",
-        "frontier",
-        "comparability",
-        "verdicts",
-        "shapes",
-    )
+__all__ = [
+    "PUBLIC_VIEWS",
+    "find_runs",
+    "is_run",
+    "one_line",
+    "open_records",
+    "open_runs",
+    "quoted",
+    "readable_files",
+    "require_run",
+    "settle",
+    "settle_for",
+    "views_sql",
 ]
-"""Every metric and every verdict, once, by topic; each builds on those before it."""
 
 _IS_TORN = re.compile("magic bytes|too small|parquet file|corrupt|deserial", re.IGNORECASE)
 
-_MADE = re.compile(r"^CREATE VIEW (\w+)", re.MULTILINE)
-
 OF_CELLS = ("requests", "scored", "telemetry")
 """Folders with rows of tries, which count once their cell's row is there."""
-
-PUBLIC_VIEWS = (
-    "runs",
-    "verdicts",
-    "checklist",
-    "cell_verdicts",
-    "comparability",
-    "warnings",
-    "shape_checks",
-    "cells",
-    "categories",
-    "speedups",
-    "draft_speedups",
-    "drafts",
-    "draft_categories",
-    "curves",
-    "crossovers",
-    "frontier",
-    "best_drafts",
-    "goodput",
-    "causes",
-    "acceptance",
-    "category_acceptance",
-    "acceptance_lengths",
-    "step_lengths",
-    "projections",
-    "projected_lengths",
-    "divergences",
-    "distributions",
-    "scored",
-    "memory",
-    "gpu_health",
-    "costs",
-    "draft_costs",
-    "parts",
-    "inflations",
-    "requests",
-    "chunks",
-    "steps",
-    "telemetry",
-    "sessions",
-    "versions",
-    "attempts",
-    "thresholds",
-    "remedies",
-    "advice",
-    "glossary",
-)
-"""What a user is told about; the rest of `views/` are steps on the way."""
-
-_INTERVALS = ("draft_speedups",)
-_REASONS = ("draft_speedups", "causes", "best_drafts")
-TOWERS = {
-    **dict.fromkeys(("curves", "crossovers", "best_drafts", "causes"), _INTERVALS),
-    **dict.fromkeys(("verdicts", "checklist", "shape_checks"), _REASONS),
-}
-"""View → those that it builds on more than once, and that take long."""
 
 
 def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
@@ -121,31 +53,12 @@ def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     runs = open_records(patterns)
     try:
         with readable_files():
-            _create_views(runs)
+            create_views(runs, [f"recorded_{kind}" for kind in OF_CELLS])
             write_glossary(runs)
     except BaseException:
         runs.close()
         raise
     return runs
-
-
-def settle(runs: duckdb.DuckDBPyConnection, *names: str) -> None:
-    """Compute these views once, in this order: from now on they are tables, and what builds on them reads those."""
-    for name in names:
-        runs.execute(f"CREATE TABLE settled AS FROM {name}").fetchall()
-        runs.execute(f"DROP VIEW {name}; ALTER TABLE settled RENAME TO {name}").fetchall()
-
-
-def settle_for(runs: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
-    """Compute once what several of these views would each compute anew: the intervals of all drafts."""
-    towers = [TOWERS[name] for name in names if name in TOWERS]
-    left = {name for (name,) in runs.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
-    settle(runs, *(name for name in max(towers, key=len, default=()) if name in left))
-
-
-def views_sql() -> str:
-    """The statements that make every view."""
-    return "\n".join(file.read_text(encoding="utf-8") for file in VIEW_FILES)
 
 
 def open_records(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
@@ -252,30 +165,6 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Place]) -> None:
         runs.execute(
             f"CREATE VIEW recorded_{kind} AS SELECT * FROM ({rows}) SEMI JOIN recorded_cells USING (run, cell_id, attempt)"
         )
-
-
-def _create_views(runs: duckdb.DuckDBPyConnection) -> None:
-    """Run `views/`, with an empty table in the place of each view that is there already.
-
-    A view is bound when it is made, with all that it builds on: without this a tower of views takes seconds of CPU, and
-    each mention of `recorded_requests` lists its files. So a *table* of `views/` may only read `recorded_sessions` and
-    `recorded_cells`.
-    """
-    names = [f"recorded_{kind}" for kind in OF_CELLS]
-    for name in names:
-        _stand_in(runs, name)
-    for statement in runs.extract_statements(views_sql()):
-        runs.execute(statement).fetchall()
-        if made := _MADE.search(statement.query):
-            _stand_in(runs, made[1])
-            names.append(made[1])
-    for name in names:
-        runs.execute(f"DROP TABLE {name}; ALTER VIEW {name}_made RENAME TO {name}").fetchall()
-
-
-def _stand_in(runs: duckdb.DuckDBPyConnection, view: str) -> None:
-    runs.execute(f"ALTER VIEW {view} RENAME TO {view}_made").fetchall()
-    runs.execute(f"CREATE TABLE {view} AS FROM {view}_made LIMIT 0").fetchall()
 
 
 def _names(folders: Sequence[Place]) -> dict[Place, str]:
