@@ -39,13 +39,16 @@ export RAY_ADDRESS
 
 # One Ray on each node, with a folder and a port of this job alone: a shared node may have others. It goes with the step.
 srun --overlap --export=ALL bash -c '
-  common=(--block --disable-usage-stats --num-gpus={gpus})
+  run() {{  # on a busy node the limits of Ray for its own start are sometimes too short
+    for _ in 1 2 3; do "$@" --block --disable-usage-stats --num-gpus={gpus} || true; done
+    exit 1
+  }}
   if ((SLURM_NODEID == 0)); then
-    exec env -u RAY_ADDRESS ray start --head --port="${{RAY_ADDRESS##*:}}" --temp-dir="/tmp/specsweep-$SLURM_JOB_ID" \\
-      --include-dashboard=false "${{common[@]}}"
+    run env -u RAY_ADDRESS ray start --head --port="${{RAY_ADDRESS##*:}}" --temp-dir="/tmp/specsweep-$SLURM_JOB_ID" \\
+      --include-dashboard=false
   fi
   until (exec 3<>"/dev/tcp/${{RAY_ADDRESS%:*}}/${{RAY_ADDRESS##*:}}") 2>/dev/null; do sleep 1; done
-  exec ray start --address="$RAY_ADDRESS" "${{common[@]}}"
+  run ray start --address="$RAY_ADDRESS"
 ' &
 ray=$!
 python -m jobs.submit.all_nodes "$SLURM_JOB_NUM_NODES" {start_limit_s} &
