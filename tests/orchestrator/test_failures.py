@@ -190,9 +190,10 @@ def test_a_poison_cell_is_given_up_and_the_others_of_its_deployment_are_measured
 
 
 def test_a_killed_driver_leaves_the_cluster_empty_and_another_machine_goes_on(cluster: Pretended, tmp_path: Path) -> None:
-    run = on(cluster, tmp_path, "repeats=3", "workload.output_limit=400")  # 16 s a cell: the second driver needs a while
+    run = on(cluster, tmp_path, "repeats=3", "workload.output_limit=64")
     driver = run.start()
     run.wait(lambda: run.measured() and run.engines())
+    run.engines()[-1].suspend()  # so that the first driver lives as long as the second asks; and a hung engine must go, too
     code, said = run.finish(run.start())
     assert (code, said.count("\n")) == (2, 1)
     assert "A run has one driver at a time" in said
