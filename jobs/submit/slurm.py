@@ -51,6 +51,7 @@ srun --overlap --export=ALL bash -c '
   run ray start --address="$RAY_ADDRESS"
 ' &
 ray=$!
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 python -m jobs.submit.all_nodes "$SLURM_JOB_NUM_NODES" {start_limit_s} &
 wait -n  # all nodes are there, or a Ray has ended, which ends the job
 
