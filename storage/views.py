@@ -66,6 +66,7 @@ def open_records(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     folders = find_runs(patterns)
     runs = duckdb.connect()
     try:
+        runs.execute("SET enable_progress_bar = false")  # it would go to stdout, into a report or a table
         with readable_files():
             _record(runs, folders)
     except BaseException:

@@ -41,7 +41,7 @@ def html_page(findings: Findings, details: Details) -> str:
         warnings=details.warnings,
         findings=findings,
         runs=details.runs,
-        crossovers=[_crossing(row) for row in details.crossovers],
+        crossings=_crossings(details.crossovers),
         has=_sections(findings, details),
         reasons=_reasons(findings),
         environment=(ENVIRONMENT_COLUMNS, environment_rows(findings)),
@@ -152,19 +152,28 @@ def _is_grid(compared: Sequence[Row]) -> bool:
     return len({row["isl"] for row in closed}) > 1 and len({row["concurrency"] for row in closed}) > 1
 
 
-def _crossing(row: Row) -> dict[str, str]:
+def _crossings(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What each draft's crossovers say, those of several settings that say the same as one; real crossings first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["x"] is None):
+        found.setdefault((row["draft"], _crossing(row)), []).append(_where_crossed(row))
+    return [{"draft": draft, "told": told, "where": sorted(set(where))} for (draft, told), where in found.items()]
+
+
+def _crossing(row: Row) -> str:
     axis = {"concurrency": "concurrency", "batch": "engine batch", "isl": "input tokens", "rate": "requests/s"}[row["axis"]]
+    sure = "" if row["significant"] else " (n.s.)"
+    if row["x"] is None:
+        times = {"always": "faster at every", "never": "faster at no"}[row["answer"]]
+        return f"{times} {axis} measured, {row['x_min']:g} to {row['x_max']:g}{sure}"
+    ends = [f"{bound:.3g}" if bound is not None else "beyond" for bound in (row["x_low"], row["x_high"])]
+    return f"{row['answer']} at {axis} {row['x']:.3g} [{', '.join(ends)}]{sure}"
+
+
+def _where_crossed(row: Row) -> str:
     others = [f"{row['isl']} input tokens"] if row["isl"] else []
     others += [f"concurrency {row['concurrency']}"] if row["concurrency"] and row["axis"] != "concurrency" else []
-    measured = f"{row['x_min']:g} to {row['x_max']:g}"
-    if row["x"] is None:
-        told = {"always": "faster at every value measured", "never": "faster at no value measured"}[row["answer"]]
-        told += f", {axis} {measured}"
-    else:
-        ends = [f"{bound:.3g}" if bound is not None else "beyond" for bound in (row["x_low"], row["x_high"])]
-        told = f"{row['answer']} at {axis} {row['x']:.3g} [{', '.join(ends)}], measured {measured}"
-    where = ", ".join([f"{row['model']} on {row['engine']}, {row['workload']}", *others])
-    return {"draft": row["draft"], "told": told + ("" if row["significant"] else " (n.s.)"), "where": where}
+    return ", ".join([f"{row['model']} on {row['engine']}, {row['workload']}", *others])
 
 
 def _reasons(findings: Findings) -> list[dict[str, Any]]:

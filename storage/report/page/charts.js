@@ -9,6 +9,10 @@ function plot(label, options) {
   const svg = Plot.plot({ style: STYLE, marginTop: 24, ...options });
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", label);
+  for (const mark of svg.querySelectorAll("g[aria-label]")) {  // names of marks, which tell a listener nothing
+    mark.dataset.mark = mark.getAttribute("aria-label");
+    mark.removeAttribute("aria-label");
+  }
   return svg;
 }
 
@@ -79,9 +83,10 @@ function linesByLoad(rows, metric, width) {
   });
   return plot(`Speed-up of ${METRICS[metric]} against ${kind}, ${names.length} drafts, from ${times(d3.min(rows, (row) => row.ratio))} to ${times(d3.max(rows, (row) => row.ratio))}`, {
     width, height: Math.max(300, Math.min(440, width * 0.5)), marginLeft: 52, marginRight: 24, marginBottom: 44,
-    x: { type: isWide ? "log" : "linear", domain: padded(values, isWide), ticks: values, tickFormat: number, label: kind, labelAnchor: "center", labelArrow: "none" },
+    x: { type: isWide ? "log" : "linear", domain: padded(values, isWide), axis: null },
     y: { ...ratioAxis(rows), label: `${METRICS[metric]}, times the baseline`, labelArrow: "none", grid: true },
     marks: [
+      Plot.axisX(values, { text: (value) => number(value), label: kind, labelAnchor: "center", labelArrow: "none" }),  // a log axis would leave out some
       Plot.ruleY([1], { strokeWidth: 1.5 }),
       ...marks,
       Plot.tip(rows, Plot.pointer({ x: (row) => row.load.x, y: "ratio", title: (row) => `${row.draft}, ${row.load.name}\n${gainInWords(row)}` })),
@@ -117,11 +122,11 @@ function drawHeat(width) {
   const told = (row) => { const text = isNarrow ? row.ratio.toFixed(1) : times(row.ratio); return isSure(row) ? text : `(${text})`; };
   return plot(`Speed-up of ${METRICS[heat.metric]} by input tokens and concurrency, from ${times(d3.min(best, (row) => row.ratio))} to ${times(d3.max(best, (row) => row.ratio))}`, {
     width, height: 70 + ys.length * 46, marginLeft: 64, marginBottom: 44, padding: 0.04,
-    x: { type: "band", domain: xs, label: "concurrent requests", labelArrow: "none", tickSize: 0, tickFormat: number },
-    y: { type: "band", domain: ys, label: "input tokens", labelArrow: "none", tickSize: 0, tickFormat: number },
+    x: { type: "band", domain: xs, label: "concurrent requests", labelArrow: "none", tickSize: 0, tickFormat: (value) => number(value) },
+    y: { type: "band", domain: ys, label: "input tokens", labelArrow: "none", tickSize: 0, tickFormat: (value) => number(value) },
     marks: [
-      Plot.cell(best, { x: (row) => row.load.x, y: "isl", fill: (row) => `var(--h${step(row)})`, rx: 3, fillOpacity: faintIfInvalid }),
-      Plot.text(best, { x: (row) => row.load.x, y: "isl", text: told, fill: (row) => `var(--t${step(row)})`, fontWeight: 600 }),
+      Plot.cell(best, { x: (row) => row.load.x, y: "isl", fill: (row) => `var(--h${step(row)})`, rx: 3, fillOpacity: (row) => row.valid ? 1 : 0.3 }),
+      Plot.text(best, { x: (row) => row.load.x, y: "isl", text: told, fill: (row) => row.valid ? `var(--t${step(row)})` : "currentColor", fontWeight: 600 }),
       Plot.tip(best, Plot.pointer({ x: (row) => row.load.x, y: "isl", title: (row) => `${row.draft}, ${row.isl} input tokens, ${row.load.name}\n${gainInWords(row)}` })),
     ],
     color: { type: "identity" }, opacity: { type: "identity" },

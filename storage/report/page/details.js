@@ -88,7 +88,7 @@ function drawTimeline(width) {
 }
 
 // ------------------------------------------------------------------------------------------------ memory
-const memory = asObjects(told.memory);
+const memory = asObjects(told.memory).map((row) => ({ ...row, draft: row.draft ?? "unknown" }));
 const PARTS = { weights: "var(--d1)", "draft weights": "var(--d2)", "cache and the rest, at peak": "var(--d0)" };
 const GIB = 2 ** 30;
 
@@ -133,10 +133,10 @@ function cacheBars(rows, width, left) {
   if (!known.length || !known.some((row) => row.kv_lost_tokens)) return null;
   return plot("KV cache in tokens by draft", {
     width, height: 60 + 34 * known.length, marginLeft: left, marginRight: 90, marginBottom: 40, marginTop: 14,
-    x: { label: "tokens that the KV cache holds", labelAnchor: "center", labelArrow: "none", grid: true, nice: true, ticks: 4, tickFormat: "~s" }, y: { domain: known.map((row) => row.name), label: null, tickSize: 0, padding: 0.3 },
+    x: { label: "tokens that the KV cache holds", labelAnchor: "center", labelArrow: "none", grid: true, nice: true, ticks: 3, tickFormat: "~s" }, y: { domain: known.map((row) => row.name), label: null, tickSize: 0, padding: 0.3 },
     marks: [
       Plot.barX(known, { y: "name", x: "kv_capacity_tokens", fill: "var(--d1)" }),
-      Plot.text(known, { y: "name", x: "kv_capacity_tokens", text: (row) => d3.format("~s")(row.kv_capacity_tokens) + (row.kv_lost_share ? ` (−${d3.format(".1%")(row.kv_lost_share)})` : ""), textAnchor: "start", dx: 6, fontWeight: 600, fill: "currentColor" }),
+      Plot.text(known, { y: "name", x: "kv_capacity_tokens", text: (row) => d3.format(".3~s")(row.kv_capacity_tokens) + (row.kv_lost_share ? ` (−${d3.format(".1%")(row.kv_lost_share)})` : ""), textAnchor: "start", dx: 6, fontWeight: 600, fill: "currentColor" }),
     ],
     color: { type: "identity" },
   });
