@@ -67,7 +67,7 @@ def _emphasised(sentence: str) -> Markup:
 def _answer(verdict: Row, verdicts: Sequence[Row]) -> dict[str, str]:
     """One row of `verdicts` in words."""
     where = [f"pays at {verdict['where_it_pays']}"] if verdict["where_it_pays"] else []
-    where += [f"does not at {verdict['where_it_does_not']}"] if verdict["where_it_does_not"] else []
+    where += [f"not at {verdict['where_it_does_not']}"] if verdict["where_it_does_not"] else []
     best = f"{verdict['best_draft']}, {ratio_of(verdict)} at {verdict['best_at']}" if verdict["best_draft"] else ""
     spread = f"{verdict['n_prompts']} prompts, {verdict['n_repeats']} {'repeat' if verdict['n_repeats'] == 1 else 'repeats'}"
     return {
