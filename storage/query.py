@@ -70,12 +70,19 @@ def _run(options: argparse.Namespace) -> int:
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
     """SQL has a space in it, and no run's folder has that name."""
-    is_sql = any(space in words[-1].strip() for space in " \n\t") and not Path(words[-1]).exists()
+    is_sql = any(space in words[-1].strip() for space in " \n\t") and not _is_there(words[-1])
     if is_sql and len(words) == 1:
         raise BadInput(
             "A run must be named before the SQL: got only SQL. Try: python -m storage.query results/quickstart 'FROM cells'"
         )
     return (words[:-1], words[-1]) if is_sql else (words, None)
+
+
+def _is_there(word: str) -> bool:
+    """Whether there is a file or folder of this name; a name too long for one, as SQL often is, is none."""
+    with contextlib.suppress(OSError):
+        return Path(word).exists()
+    return False
 
 
 def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | None:

@@ -70,6 +70,11 @@ def test_sql_that_is_no_text_is_one_line(run: Path) -> None:
     assert line.startswith("SQL must be text in UTF-8")
 
 
+def test_sql_longer_than_the_name_of_a_file_may_be_is_sql(run: Path) -> None:
+    done = command("storage.query", str(run), f"SELECT {' + '.join(['1'] * 200)} AS sum", "--format", "csv")
+    assert (done.stdout.decode().split(), done.stderr) == (["sum", "200"], b"")
+
+
 @pytest.mark.parametrize("words", [("storage.query", "FROM cells"), ("storage.report",)], ids=["query", "report"])
 def test_a_pipe_that_closes_early_is_no_failure(run: Path, words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
