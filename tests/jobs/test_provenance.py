@@ -50,11 +50,12 @@ def test_an_assigned_gpu_is_told_with_its_driver(monkeypatch: pytest.MonkeyPatch
         nvmlSystemGetDriverVersion=lambda: "580.1",
         nvmlDeviceGetName=lambda handle: "H200",
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=141),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=141, used=7),
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
 
     told = provenance.gpu_facts(("3",))
 
-    assert told == [{"device": "gpu3", "name": "H200", "uuid": "GPU-3", "memory_bytes": 141, "driver": "580.1"}]
+    known = {"device": "gpu3", "name": "H200", "uuid": "GPU-3", "memory_bytes": 141, "used_bytes": 7, "driver": "580.1"}
+    assert told == [known]
     assert provenance.gpu_facts(()) == []
