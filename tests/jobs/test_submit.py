@@ -97,6 +97,11 @@ def test_a_slurm_script_is_valid_bash_and_quotes_what_the_user_said(tmp_path: Pa
     )
 
 
+def hear_interrupts() -> None:
+    """As in a batch job: what a shell starts in the background ignores them, and bash cannot trap what it came to ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run_with_stand_ins(tmp_path: Path, stand_ins: Mapping[str, str], script: str, **added: str) -> int:
     """With stand-ins for the commands of Slurm and for `python`; the exit code."""
     for name, body in stand_ins.items():
@@ -104,9 +109,8 @@ def run_with_stand_ins(tmp_path: Path, stand_ins: Mapping[str, str], script: str
         (tmp_path / ".venv/bin" / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / ".venv/bin" / name).chmod(0o755)
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "41234", "SLURM_JOB_NODELIST": "node[7-8]", **added}
-    with subprocess.Popen(
-        ["bash"], stdin=subprocess.PIPE, text=True, env={**environment, "SLURM_JOB_NUM_NODES": "2"}
-    ) as job:
+    environment["SLURM_JOB_NUM_NODES"] = "2"
+    with subprocess.Popen(["bash"], stdin=subprocess.PIPE, text=True, env=environment, preexec_fn=hear_interrupts) as job:
         job.communicate(script, timeout=60)
     return job.returncode
 
