@@ -12,10 +12,24 @@ import pytest
 
 pytest.register_assert_rewrite("tests.contracts")
 
+from jobs.control import SessionControl  # noqa: E402
 from jobs.engines.base import Answer  # noqa: E402
 from jobs.engines.vllm import VllmEngine  # noqa: E402
 from jobs.engines.vllm_command import installed, python_of  # noqa: E402
-from jobs.spec import Deployment, Draft, Engine, Model  # noqa: E402
+from jobs.session import SessionSite, run_session  # noqa: E402
+from jobs.spec import (  # noqa: E402
+    Cell,
+    CellOrder,
+    Deployment,
+    Draft,
+    Engine,
+    Load,
+    Model,
+    Sampling,
+    SessionSpec,
+    Workload,
+)
+from storage.rows import CellResult  # noqa: E402
 from tests.contracts import EngineContract, Running, answer_to, start  # noqa: E402
 from tests.jobs.chain_model import CYCLE, END, write_models  # noqa: E402
 
@@ -108,6 +122,19 @@ class TestVllmEngine(EngineContract):
         answer = answer_to(running, self.ask())
         grown = running.engine.counters(running.endpoint)["iterations"] - before
         assert grown >= len(answer.step_drafted)
+
+    def test_a_session_attached_to_it_counts_the_same_steps(self, running: Running) -> None:
+        url = f"http://127.0.0.1:{running.endpoint.port}/v1"
+        there = Engine(name="attached", url=url, served_model=running.endpoint.model, batch=4)
+        deployment = Deployment(Model("chain", str(self.folder)), there, NGRAM)
+        cell = Cell(deployment, Workload(limit=3, output_limit=12, ignore_eos=True), Sampling(), Load(concurrency=2))
+        spec = SessionSpec("attached", "an-invocation", deployment, (CellOrder(cell, 1),), 0.0)
+        events = list(run_session(spec, SessionSite(), SessionControl()))
+        (result,) = (event for event in events if isinstance(event, CellResult))
+        assert (result.cell.status, result.cell.error) == ("ok", "")
+        grown = result.cell.counters_after["draft_tokens"] - result.cell.counters_before["draft_tokens"]
+        assert grown == sum(sum(request.step_drafted) for request in result.requests)
+        assert running.process.is_alive()
 
 
 def chain(last: int, count: int) -> list[int]:
