@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 200
 GRID = ["+grid=simulated_smoke", "workload.limit=3", "workload.output_limit=16", "engine.args.step_ms=2"]
 SLOW = [
+    "cluster.num_cpus=1",  # one session at a time: two would each finish a cell
     "engine=simulated",
     "repeats=4",
     "workload.limit=3",
