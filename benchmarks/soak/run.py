@@ -135,7 +135,7 @@ class Soak:
 
     def told(self, code: int, seats: int) -> dict[str, object]:
         with open_records([self.folder / "soak"]) as runs:
-            tries = runs.execute("SELECT cell_id, deployment_id, status, duration_s FROM recorded_cells").fetchall()
+            tries = runs.execute("SELECT cell_id, deployment_id, status, duration_ns / 1e9 FROM recorded_cells").fetchall()
             starts = runs.execute(
                 "SELECT deployment_id, ready_s FROM recorded_sessions WHERE ready_s IS NOT NULL"
             ).fetchall()
