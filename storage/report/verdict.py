@@ -37,13 +37,14 @@ def _incomparable(findings: Findings) -> Iterator[str]:
 def _inflation(row: Row) -> str:
     """By how much random tokens mislead, beside real text of the same length: a pair of cells has no interval."""
     text = row["real_workload"] + (f" ({row['entropy']} entropy)" if row["entropy"] else "")
-    head = f"**Random tokens beside real text** ({row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']})"
+    where = f"{row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']}"
     speed = f"a user gets {_inflated(row, 'user_tps', 'more tokens/s', 'fewer tokens/s')}"
     if row["method"] == "none":
         told = f"without speculation {speed}"
     else:
         told = f"with {row['draft']} AL is {_inflated(row, 'al', 'higher', 'lower')} and {speed}"
-    return f"{head}: {told} than with real text, {text} (one pair of cells)." + ("" if row["valid"] else " Not all of these cells are valid.")
+    valid = "" if row["valid"] else " Not all of these cells are valid."
+    return f"**Random tokens beside real text** ({where}): {told} than with real text, {text} (one pair of cells).{valid}"
 
 
 def _inflated(row: Row, metric: str, more: str, less: str) -> str:
