@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 
@@ -50,9 +50,19 @@ class Running:
     gpus: tuple[str, ...]
     control: SessionControl
     rows_a_batch: int = ROWS_A_BATCH
+    kept: dict[str, list[Conversation]] = field(default_factory=dict, repr=False)
 
     def prepare(self, workload: Workload) -> list[Conversation]:
-        """The workload's conversations as token ids; `BadInput` when one does not fit into the engine."""
+        """The workload's conversations as token ids; `BadInput` when one does not fit into the engine.
+
+        Those of the last workload are kept: cells that follow each other mostly ask the same, and long prompts take minutes.
+        """
+        if (key := repr(workload)) not in self.kept:
+            self.kept.clear()
+            self.kept[key] = self._prepared(workload)
+        return self.kept[key]
+
+    def _prepared(self, workload: Workload) -> list[Conversation]:
         prepared = conversations(load_prompts(workload), self.tokenizer.with_args(workload.template_args))
         limit = self.spec.deployment.engine.max_length or self.tokenizer.max_length
         check_lengths(prepared, workload.output_limit, limit)
@@ -79,7 +89,8 @@ def warm_up(running: Running, order: CellOrder) -> None:
     running.control.show(SessionProgress("warming", cell.id, cell.label))
     if cell.load.warmup:
         count = max(cell.load.warmup, cell.load.concurrency)
-        drive(_traffic(running, order, warmup_conversations(count, running.tokenizer)))
+        tokenizer = running.tokenizer.with_args(cell.workload.template_args)
+        drive(_traffic(running, order, warmup_conversations(count, tokenizer)))
 
 
 def drive_cell(
