@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -85,7 +85,7 @@ def _is_there(word: str) -> bool:
     return False
 
 
-def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | None:
+def ask(runs: duckdb.DuckDBPyConnection, sql: str, obeyed: Collection[str] = OBEYED) -> duckdb.DuckDBPyRelation | None:
     """The answer to one statement; None when it is obeyed and answers nothing. `BadInput` when it's wrong or would write."""
     if any("\ud800" <= letter <= "\udfff" for letter in sql):  # the terminal's bytes were no UTF-8
         raise BadInput("SQL must be text in UTF-8: got other bytes. Check the terminal's encoding.")
@@ -96,7 +96,7 @@ def ask(runs: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation | 
         kind = statements[0].type.name
         if kind == "EXPLAIN":
             _require_harmless(runs, sql)
-        if kind not in (*ANSWERING, *OBEYED):
+        if kind not in (*ANSWERING, *obeyed):
             raise BadInput(f"A query only reads: got {kind}. To keep an answer use --format and --output.")
         if kind == "SELECT":
             settle_for(runs, re.findall(r"\w+", sql))

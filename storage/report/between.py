@@ -15,6 +15,11 @@ from storage.report.markdown import number, table
 from storage.views import open_runs, readable_files, settle
 
 METRICS = {"user_tps": "user TPS", "output_tps": "output TPS", "ttft": "TTFT", "e2e": "E2E"}
+COLUMNS = ("what", "draft", "load", "×", "repeats", "AL", "versions")
+HOW_TO_READ = (
+    "× = after / before, more is better, with its 95 % interval over prompts.",
+    "A change counts when its interval excludes 1, all repeats agree and every cell is valid.",
+)
 MAX_LISTED = 200
 
 _SQL = Path(__file__).with_suffix(".sql")
@@ -48,23 +53,25 @@ def changes_page(changes: Sequence[Change]) -> str:
 def _lines(changes: Sequence[Change]) -> Iterator[str]:
     before, after = changes[0].row["before"]["run"], changes[0].row["now"]["run"]
     worse, better = [c for c in changes if c.is_regression], [c for c in reversed(changes) if c.is_gain]
-    compared = sum(bool(change.metric) for change in changes)
-    yield from (f"# {after} against {before}", "", f"**{_summary(len(worse), len(better), compared)}**", "")
-    yield "× = after / before, more is better, with its 95 % interval over prompts."
-    yield "A change counts when its interval excludes 1, all repeats agree and every cell is valid."
+    yield from (f"# {after} against {before}", "", f"**{summary_of(changes)}**", "")
+    yield from HOW_TO_READ
     for head, some in (("Worse", worse), ("Better", better)):
         if some:
             yield from ("", f"## {head}", "")
-            yield from table(("what", "draft", "load", "×", "repeats", "AL", "versions"), map(_cells, some[:MAX_LISTED]))
+            yield from table(COLUMNS, map(cells_of, some[:MAX_LISTED]))
             yield from [f"\nand {len(some) - MAX_LISTED} more"] if len(some) > MAX_LISTED else []
 
 
-def _summary(n_worse: int, n_better: int, n_compared: int) -> str:
+def summary_of(changes: Sequence[Change]) -> str:
+    """How many got worse or better, in a sentence."""
+    n_worse, n_better = sum(change.is_regression for change in changes), sum(change.is_gain for change in changes)
+    n_compared = sum(bool(change.metric) for change in changes)
     worse = "No regression" if not n_worse else f"{n_worse} regression" + "s" * (n_worse > 1)
     return f"{worse} beyond noise, {n_better} gain{'s' * (n_better != 1)}, in {n_compared} comparisons."
 
 
-def _cells(change: Change) -> Iterator[str]:
+def cells_of(change: Change) -> Iterator[str]:
+    """A change as a row under `COLUMNS`."""
     row, now, before = change.row, change.row["now"], change.row["before"]
     yield METRICS.get(change.metric, "no longer valid")
     yield now["draft"] if now["draft"] == before["draft"] else f"{before['draft']} → {now['draft']}"
