@@ -1,10 +1,7 @@
-"""Owns the soak: a sweep over pretended nodes with kills at every level, and the count of what that cost.
+"""Owns the soak: a sweep over pretended nodes with kills at every level, and how it is watched.
 
-`python benchmarks/soak/run.py --cells 2000 --json`. Does not own the cluster (`pretended`) or the sweep.
-
-lost, duplicated and orphans must be 0. `lower_bound_s` is what the same sessions would take without kills, with perfect
-packing: the seconds of the good cells and one engine start a deployment, divided by the seats, or the longest session. Those
-seconds are measured in this very run: on a busy machine they are longer, and so is the bound.
+`python benchmarks/soak/run.py --cells 2000 --json`; with `--kill-every-s 0` nothing is killed, and the ratio of the makespan
+to its lower bound says what the orchestration costs. Does not own the cluster (`pretended`) or what is counted (`count`).
 """
 
 from __future__ import annotations
@@ -17,23 +14,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from statistics import median
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.soak.count import counted  # noqa: E402
 from benchmarks.soak.pretended import Pretended, engines_of, kill, orphans_after, pretended, roots  # noqa: E402
-from storage.rows import OK  # noqa: E402
-from storage.views import open_records  # noqa: E402
 
 LEVELS = ("engine", "worker", "node", "driver")
 REAP_S = 60.0
-STEP_MS = 20.0
+STEP_MS = 100.0  # between two tokens the engine sleeps: 16 of them are to fit on two cores
 LIVES = 50  # of the driver, at most: a soak ends by itself
 
 
@@ -44,8 +40,9 @@ class Soak:
     cells: int
     cells_a_session: int
     cell_s: float
-    kill_every_s: float
+    kill_every_s: float  # the mean; 0 = no kills
     seed: int
+    most_kills: float = inf
     kills: Counter[str] = field(default_factory=Counter)
     invocations: set[str] = field(default_factory=set)
     driver_peak_mb: float = 0.0
@@ -61,7 +58,8 @@ class Soak:
         sizes = ",".join(str(100_000 + number) for number in range(self.deployments))
         return [
             *(sys.executable, "sweep.py", "cluster=ray", f"cluster.address={self.cluster.address}"),
-            *(f"run.dir={self.folder}", "run.name=soak", "engine=simulated", "engine.device=cuda", "engine.cpus=1"),
+            *(f"run.dir={self.folder}", "run.name=soak", "model=bytes"),
+            *("engine=simulated", "engine.device=cuda", "engine.cpus=1"),
             *("workload.limit=1", f"workload.output_limit={max(2, round(self.cell_s * 1e3 / STEP_MS))}", "load.warmup=0"),
             *(f"engine.args.step_ms={STEP_MS}", f"axes.engine.args.kv_capacity_tokens=[{sizes}]"),
             *(f"repeats={self.cells_a_session}", "limits.max_attempts=100", "limits.max_starts=100"),
@@ -89,14 +87,20 @@ class Soak:
                 driver.kill()
 
     def watch(self, driver: subprocess.Popen[bytes], draws: random.Random) -> int | None:
-        due = time.monotonic() + draws.expovariate(1 / self.kill_every_s)
+        due = self.next_kill(draws)
         while driver.poll() is None:
             self.look(driver.pid)
             if time.monotonic() > due and self.strike(draws, driver.pid):
-                due = time.monotonic() + draws.expovariate(1 / self.kill_every_s)
+                due = self.next_kill(draws)
             time.sleep(0.2)
         self.look(driver.pid)
         return None if driver.returncode == -9 else driver.returncode
+
+    def next_kill(self, draws: random.Random) -> float:
+        """When it is due."""
+        if not self.kill_every_s or sum(self.kills.values()) >= self.most_kills:
+            return inf
+        return time.monotonic() + draws.expovariate(1 / self.kill_every_s)
 
     def look(self, driver: int) -> None:
         written = self.folder / "soak" / "sweep.yaml"
@@ -134,36 +138,11 @@ class Soak:
             return False
 
     def told(self, code: int, seats: int) -> dict[str, object]:
-        with open_records([self.folder / "soak"]) as runs:
-            tries = runs.execute("SELECT cell_id, deployment_id, status, duration_ns / 1e9 FROM recorded_cells").fetchall()
-            starts = runs.execute(
-                "SELECT deployment_id, ready_s FROM recorded_sessions WHERE ready_s IS NOT NULL"
-            ).fetchall()
-            (rows, different) = runs.execute(
-                "SELECT count(*), count(DISTINCT (cell_id, attempt, index, turn)) FROM recorded_requests"
-            ).fetchall()[0]
-        good = Counter(cell for cell, _, status, _ in tries if status == OK)
-        sessions: dict[str, float] = defaultdict(float)
-        for _, deployment, status, seconds in tries:
-            sessions[deployment] += seconds if status == OK else 0.0
-        start_s = median(seconds for _, seconds in starts)
-        total_s = sum(sessions.values()) + start_s * len(sessions)
-        bound_s = max(total_s / seats, start_s + max(sessions.values()))
-        asked = self.deployments * self.cells_a_session
         return {
-            "cells": asked,
-            "measured": len(good),
-            "lost": asked - len(good),
-            "duplicated": sum(n - 1 for n in good.values()) + rows - different,
+            **counted(self.folder / "soak", self.deployments * self.cells_a_session, seats, self.makespan_s),
             "orphans": len(orphans_after(self.invocations, REAP_S)),
             "kills": dict(self.kills),
-            "failed_tries": len(tries) - sum(good.values()),
             "exit_code": code,
-            "makespan_s": round(self.makespan_s, 1),
-            "lower_bound_s": round(bound_s, 1),
-            "ratio": round(self.makespan_s / bound_s, 3),
-            "session_s": round(total_s / len(sessions), 1),
-            "engine_start_s": round(start_s, 2),
             "driver_peak_mb": round(self.driver_peak_mb, 1),
             "load_average": round(psutil.getloadavg()[1], 1),
         }
@@ -171,16 +150,10 @@ class Soak:
 
 def main() -> int:
     options = parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="soak-results-") as folder, pretended(options.nodes, cpus=1, gpus=1) as cluster:
-        soak = Soak(
-            cluster,
-            Path(folder),
-            options.cells,
-            options.cells_a_session,
-            options.cell_s,
-            options.kill_every_s,
-            options.seed,
-        )
+    with tempfile.TemporaryDirectory(prefix="soak-results-") as made, pretended(options.nodes, cpus=1, gpus=1) as cluster:
+        folder = Path(options.results or made)
+        shape = {name: getattr(options, name) for name in ("cells", "cells_a_session", "cell_s", "kill_every_s", "seed")}
+        soak = Soak(cluster, folder, **shape)
         told = soak.told(soak.run(), options.nodes)
         if told["lost"] or told["exit_code"] not in (0, 1):
             sys.stderr.write((soak.folder / "driver.log").read_text()[-4000:])
@@ -195,9 +168,10 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--cells", type=int, default=2000)
     whole.add_argument("--nodes", type=int, default=16)
     whole.add_argument("--cells-a-session", type=int, default=25, help="default: %(default)s")
-    whole.add_argument("--cell-s", type=float, default=5.0, help="seconds that a cell takes (default: %(default)s)")
-    whole.add_argument("--kill-every-s", type=float, default=20.0, help="mean (default: %(default)s)")
+    whole.add_argument("--cell-s", type=float, default=8.0, help="seconds that a cell takes (default: %(default)s)")
+    whole.add_argument("--kill-every-s", type=float, default=20.0, help="mean; 0 = none (default: %(default)s)")
     whole.add_argument("--seed", type=int, default=1)
+    whole.add_argument("--results", help="a folder that stays (default: one that goes)")
     whole.add_argument("--json", action="store_true")
     return whole
 

@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from benchmarks.soak.pretended import Pretended, engines_of, kill, orphans_after, pretended, roots
-from benchmarks.soak.run import Soak
+from benchmarks.soak.run import LEVELS, Soak
 from storage.rows import FAILED, OK
 from storage.views import open_records
 
@@ -122,11 +122,6 @@ class Run:
 
     def assert_nothing_left(self) -> None:
         assert orphans_after(self.invocations, REAP_S) == []
-
-
-needs_time = pytest.mark.skipif(
-    "SPECSWEEP_SOAK" not in os.environ, reason="takes minutes of a machine that is free: SPECSWEEP_SOAK=1"
-)
 
 
 def assert_true_end(code: int, said: str, n_unmeasured: int = 0, *, is_ray_sound: bool = True) -> None:
@@ -298,17 +293,16 @@ def test_a_clock_that_steps_changes_no_measurement(cluster: Pretended, tmp_path:
     assert 0 <= least_ns <= most_ns < 600e9
 
 
-@needs_time
 def test_a_short_soak_loses_nothing_measures_nothing_twice_and_leaves_nothing(cluster: Pretended, tmp_path: Path) -> None:
     """`python benchmarks/soak/run.py` is the long one: 2,000 cells over 16 nodes."""
-    soak = Soak(cluster, tmp_path, cells=20, cells_a_session=5, cell_s=1.5, kill_every_s=3.0, seed=1)
+    shape = {"cells": 24, "cells_a_session": 6, "cell_s": 1.5, "kill_every_s": 1.5, "seed": 1}
+    soak = Soak(cluster, tmp_path, **shape, most_kills=len(LEVELS))
     told = soak.told(soak.run(), seats=4)
-    assert [told[name] for name in ("cells", "measured", "lost", "duplicated", "orphans")] == [20, 20, 0, 0, 0], told
-    assert sum(soak.kills.values()) > 0
+    assert [told[name] for name in ("cells", "measured", "lost", "duplicated", "orphans")] == [24, 24, 0, 0, 0], told
+    assert told["kills"] == dict.fromkeys(LEVELS, 1), told
     assert told["exit_code"] in (0, 1), told
 
 
-@needs_time
 def test_the_loss_of_the_head_ends_the_command_and_the_run_goes_on_under_another(cluster: Pretended, tmp_path: Path) -> None:
     """The last on this cluster: it ends it."""
     run = on(cluster, tmp_path, "repeats=3", "workload.output_limit=64")
