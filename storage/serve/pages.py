@@ -25,7 +25,7 @@ from storage.report import html_of
 from storage.report.between import COLUMNS, HOW_TO_READ, MAX_LISTED, Change, cells_of, changes_between, summary_of
 from storage.report.html import PAGE as REPORT_PAGE
 from storage.serve.guard import Door, Guard
-from storage.serve.sandbox import Answer, answer_of
+from storage.serve.sandbox import Answer, Sandbox
 from storage.serve.shelf import Shelf
 from storage.views import PUBLIC_VIEWS, open_runs
 
@@ -55,7 +55,7 @@ class Pages:
     """One method an address; each runs in a thread of its own."""
 
     def __init__(self, shelf: Shelf, limits: Limits) -> None:
-        self._shelf, self._limits = shelf, limits
+        self._shelf, self._limits, self._sandbox = shelf, limits, Sandbox()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(PAGE),
             autoescape=True,
@@ -143,7 +143,7 @@ class Pages:
             raise BadInput(f"SQL may have {MAX_CHARACTERS} characters here: got {len(sql)}. Use storage.query for more.")
         folders = self._shelf.named(names)
         with self._shelf.turn():
-            return answer_of(folders, sql, most_rows=most_rows, limit_s=self._limits.seconds)
+            return self._sandbox.answer(folders, sql, most_rows=most_rows, limit_s=self._limits.seconds)
 
     def _page(self, template: str, status: int = 200, /, **told: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(**told), status)

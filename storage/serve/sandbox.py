@@ -1,7 +1,7 @@
 """Owns SQL from the page: it reads the rows of the runs that were named, within limits, and touches nothing else.
 
-Does not own views, or what SQL may say (`storage.query`). Every question gets a database of its own, in memory, that is
-locked once the views are there: the next question finds it as new, and sees what was recorded meanwhile.
+Does not own views, or what SQL may say (`storage.query`). Every question has a database to itself, in memory, that is locked
+once the views are there: no question can change it, so the next one gets it too, unless something was recorded meanwhile.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
-from storage.errors import BadInput
+from storage.errors import BadInput, SpecSweepError
 from storage.mirror import copy_of
 from storage.places import Place
 from storage.query import ask, sql_mistakes
+from storage.serve.summary import committed
 from storage.views import OF_CELLS, open_runs
 
 MEMORY = "25%"  # of the machine's, for one question
+IDLE = 4  # databases that wait for the next question
 _AGAIN_S = 0.1
 _NUMBER = re.compile("u?(tiny|small|big|huge)?int(eger)?|float|double|decimal")
 
@@ -38,18 +41,58 @@ class Answer:
     took_s: float
 
 
-def answer_of(folders: Sequence[Place], sql: str, *, most_rows: int, limit_s: float) -> Answer:
-    """The answer to one statement over these runs. `BadInput` when it is wrong, would write, or takes too long."""
-    started = time.monotonic()
-    with open_runs(folders) as runs:
-        confine(runs, folders)
-        with _interrupted_after(runs, limit_s), sql_mistakes():
+class Sandbox:
+    """Answers questions; keeps the databases of the last ones, as long as nothing is committed to their runs."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[Any, duckdb.DuckDBPyConnection]] = []
+        self._lock = threading.Lock()
+
+    def answer(self, folders: Sequence[Place], sql: str, *, most_rows: int, limit_s: float) -> Answer:
+        """The answer to one statement over these runs. `BadInput` when it is wrong, would write, or takes too long."""
+        started = time.monotonic()
+        with self._database(folders) as runs, _interrupted_after(runs, limit_s), sql_mistakes():
             found = ask(runs, sql, obeyed=())
             assert found is not None  # what is not obeyed is answered
             told = found.limit(most_rows + 1).query("told", "SELECT COLUMNS(*)::VARCHAR FROM told")
             rows = told.fetchall()
-        is_number = [bool(_NUMBER.fullmatch(kind.id)) for kind in found.types]
-        return Answer(told.columns, is_number, rows[:most_rows], len(rows) > most_rows, time.monotonic() - started)
+            is_number = [bool(_NUMBER.fullmatch(kind.id)) for kind in found.types]
+            return Answer(told.columns, is_number, rows[:most_rows], len(rows) > most_rows, time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def _database(self, folders: Sequence[Place]) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One that nobody else asks meanwhile; one that took too long to answer is not used again."""
+        key = [(str(folder), committed(folder)) for folder in folders]
+        runs = self._taken(key) or self._opened(folders)
+        try:
+            yield runs
+        except TooSlow:
+            runs.close()
+            raise
+        except SpecSweepError:
+            self._give_back(key, runs)
+            raise
+        self._give_back(key, runs)
+
+    def _taken(self, key: Any) -> duckdb.DuckDBPyConnection | None:
+        with self._lock:
+            found = next((n for n, (known, _) in enumerate(self._idle) if known == key), None)
+            return None if found is None else self._idle.pop(found)[1]
+
+    def _opened(self, folders: Sequence[Place]) -> duckdb.DuckDBPyConnection:
+        runs = open_runs(folders)
+        confine(runs, folders)
+        return runs
+
+    def _give_back(self, key: Any, runs: duckdb.DuckDBPyConnection) -> None:
+        with self._lock:
+            self._idle.append((key, runs))
+            while len(self._idle) > IDLE:
+                self._idle.pop(0)[1].close()
+
+
+class TooSlow(BadInput):
+    """A question that took longer than it may."""
 
 
 def confine(runs: duckdb.DuckDBPyConnection, folders: Sequence[Place]) -> None:
@@ -88,7 +131,7 @@ def _interrupted_after(runs: duckdb.DuckDBPyConnection, limit_s: float) -> Itera
         yield
     except BadInput as error:
         if is_late.is_set():
-            raise BadInput(
+            raise TooSlow(
                 f"SQL must answer within {limit_s:g} s: this did not. Ask less of it, or fewer runs, or use storage.query."
             ) from error
         raise

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from storage.errors import BadInput, BadRun
 from storage.places import BucketPath, Place
-from storage.serve.summary import BROKEN, READING, Summary, mark_of, summaries_of
+from storage.serve.summary import BROKEN, READING, Summary, committed, summaries_of
 from storage.views import is_run
 
 AT_ONCE, WAIT_S = 4, 10.0
@@ -83,7 +83,7 @@ class Shelf:
 
     def kept(self, kind: str, folders: Sequence[Place], make: Callable[[], Made]) -> Made:
         """What `make` makes of these runs, made anew only when something was committed to one of them."""
-        key, mark = (kind, *map(str, folders)), tuple(map(_mark, folders))
+        key, mark = (kind, *map(str, folders)), tuple(map(committed, folders))
         found = self._kept.get(key)
         if found is None or found[0] != mark:
             with self.turn():
@@ -109,7 +109,7 @@ class Shelf:
         """Have it read when something was committed since, and it is time again."""
         if time.monotonic() < self._due_s.get(name, 0.0):
             return
-        mark = _mark(folder)
+        mark = committed(folder)
         with self._changed:
             if (name not in self._known or self._known[name][0] != mark) and name not in self._queued:
                 self._queued.add(name)
@@ -121,7 +121,7 @@ class Shelf:
         while (name := self._wanted.get()) is not None:
             started = time.monotonic()
             folder = self.folder / name
-            mark = _mark(folder)
+            mark = committed(folder)
             for summary in summaries_of(name, folder):
                 self._know(name, mark, summary)
             with self._changed:
@@ -141,10 +141,3 @@ def _may_be_run(place: Place) -> bool:
         return is_run(place)
     except OSError:
         return True
-
-
-def _mark(folder: Place) -> Any:
-    try:
-        return mark_of(folder)
-    except OSError as error:
-        return str(error)

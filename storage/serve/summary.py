@@ -65,12 +65,15 @@ class Summary:
         return self if self.state in (READING, BROKEN) else replace(self, state=state_of(folder, is_whole=self.is_whole))
 
 
-def mark_of(folder: Place) -> tuple[Any, ...]:
-    """Differs when something was committed meanwhile. Raises `OSError`."""
-    if isinstance(folder, BucketPath):
-        places = (folder, folder / "cells", folder / "sessions")
-        return tuple((name, info.mtime_ns) for place in places for name, info in sorted(place.listing().items()))
-    return tuple(_changed_ns(folder / name) for name in _COMMITTED)
+def committed(folder: Place) -> tuple[Any, ...]:
+    """Differs from what it was when something was committed meanwhile; of a folder that cannot be read, says why."""
+    try:
+        if isinstance(folder, BucketPath):
+            places = (folder, folder / "cells", folder / "sessions")
+            return tuple((name, info.mtime_ns) for place in places for name, info in sorted(place.listing().items()))
+        return tuple(_changed_ns(folder / name) for name in _COMMITTED)
+    except OSError as error:
+        return (str(error),)
 
 
 def summaries_of(name: str, folder: Place) -> Iterator[Summary]:

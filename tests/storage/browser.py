@@ -39,7 +39,13 @@ def look(page: Path, script: str = "", *, width: int = 1200, is_dark: bool = Fal
     probe = page.with_name(f"{page.stem}.probe.html")
     probe.write_text(content.replace("</body>", f"{REPORTER % script}</body>"), encoding="utf-8")
     shown = probe if width >= 500 else _in_frame(probe, width)  # no window is narrower
-    done = subprocess.run(_command(shown, width, is_dark, is_timed), capture_output=True, text=True, check=True, timeout=120)
+    return visit(shown.as_uri(), page.parent, width=width, is_dark=is_dark, is_timed=is_timed)
+
+
+def visit(address: str, folder: Path, *, width: int = 1200, is_dark: bool = False, is_timed: bool = False) -> Seen:
+    """The same of a page as it is, whose own script may have told something; the browser keeps its profile in `folder`."""
+    command = _command(address, folder / "profile", width, is_dark, is_timed)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found = re.search(r'data-told="([^"]*)"', done.stdout)
     return Seen(json.loads(html.unescape(found[1])) if found else None, console)
@@ -51,18 +57,18 @@ def axe() -> str | None:
     return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8") if found and found.origin else None
 
 
-def _command(page: Path, width: int, is_dark: bool, is_timed: bool) -> list[str]:
+def _command(address: str, profile: Path, width: int, is_dark: bool, is_timed: bool) -> list[str]:
     assert CHROMIUM is not None
     return [
         *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"),
         *(
             "--allow-file-access-from-files",
-            f"--user-data-dir={page.parent / 'profile'}",
+            f"--user-data-dir={profile}",
             f"--window-size={max(width, 500)},1600",
         ),
         *(() if is_timed else ("--virtual-time-budget=20000",)),
         *(("--blink-settings=preferredColorScheme=0",) if is_dark else ()),
-        *("--dump-dom", page.as_uri()),
+        *("--dump-dom", address),
     ]
 
 
