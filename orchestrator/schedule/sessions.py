@@ -1,4 +1,4 @@
-"""Owns the way of sessions through Ray: admitted by the ledger, run by one actor each, results streamed back in any order.
+"""Owns the way of sessions through Ray: admitted by the ledger, run by a worker each, results streamed back in any order.
 
 Does not own what a session does (`jobs.session`) or what is written. One of the two places where errors become rows: here,
 that an actor or a node died.
@@ -14,57 +14,34 @@ from types import TracebackType
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jobs.control import SessionControl, SessionProgress
+from jobs.control import SessionProgress
 from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
-from jobs.session import Event, SessionLog, SessionSite, run_session
+from jobs.session import Event, SessionLog, SessionSite
 from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
 from orchestrator.here import nodes_to_come
 from orchestrator.interrupts import AT_ONCE
 from orchestrator.ledger import Demand, Ledger, Node, Seat, Waiting
 from orchestrator.schedule.nodes import Fleet
+from orchestrator.schedule.workers import Worker, Workers
 from orchestrator.settings import Cluster
 from orchestrator.shortage import shortage
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 TICK_S = 0.5  # how long an event, a signal or a progress may wait
-MOST_AHEAD = 2  # events that a session may be ahead of what is written: they wait in the memory of its node
 PLACE_LIMIT_S = 60.0  # for Ray to start a worker where the ledger has room; then it is said who else may have that room
 STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
 
 
-@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=3)  # run, stop, progress; an attempt is ours, never Ray's
-class SessionActor:
-    """One session on its node."""
-
-    def __init__(self) -> None:
-        self.control = SessionControl()
-
-    def run(self, spec: SessionSpec, site: SessionSite) -> Iterator[Event]:
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        yield from run_session(spec, replace(site, gpus=gpus), self.control)
-
-    def stop(self, at_once: bool) -> None:
-        if at_once:
-            self.control.stop_now()
-        else:
-            self.control.stop_after_cell()
-
-    def progress(self) -> SessionProgress:
-        return self.control.progress()
-
-
 @dataclass
 class Running:
-    """A session on an actor, and what it has told so far."""
+    """A session on a worker, and what it has told so far."""
 
     spec: SessionSpec
     seat: Seat
-    actor: Any
-    stream: Any
+    worker: Worker
     row: SessionRow | None = None
     n_results: int = 0
     n_batches: int = 0  # of the cell that is running
@@ -101,6 +78,7 @@ class Scheduler:
         self._ledger = Ledger(self._fleet.nodes())
         self._lacking: dict[Demand, float] = {}  # what no node could hold any more, since when
         self._waiting = Waiting(())
+        self._workers = Workers()
         self._running: list[Running] = []
         self._quiet_until = 0.0
         self._at_once_since: float | None = None  # when the second stop was seen
@@ -134,12 +112,13 @@ class Scheduler:
 
     def close(self) -> None:
         """Stop what runs, engines first: an actor killed before its engine would leave that to the lifeline."""
-        stops = [running.actor.stop.remote(True) for running in self._running]
+        stops = [running.worker.stop(True) for running in self._running]
         if stops:
             ray.wait(stops, num_returns=len(stops), timeout=STOP_LIMIT_S)
         for running in self._running:
-            ray.kill(running.actor)
+            running.worker.kill()
         self._running.clear()
+        self._workers.release()
 
     def __enter__(self) -> Scheduler:
         return self
@@ -155,6 +134,7 @@ class Scheduler:
         self._strand(waiting, now_s)
         while found := self._ledger.next(waiting, now_s):
             self._running.append(self._start(*found))
+        self._workers.release()
 
     def _strand(self, waiting: Waiting, now_s: float) -> None:
         """What no living node could hold is told, waited for, and at last no longer waited for."""
@@ -171,15 +151,9 @@ class Scheduler:
                 self.stranded.update((spec.deployment.id, told) for spec in waiting.drop(demand))
 
     def _start(self, spec: SessionSpec, seat: Seat) -> Running:
-        place = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
-        environment = spec.deployment.engine.runtime_env
-        actor = SessionActor.options(  # type: ignore[attr-defined]
-            num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment or None
-        ).remote()
-        how = {"num_returns": "streaming", "_generator_backpressure_num_objects": MOST_AHEAD}
-        stream = actor.run.options(**how).remote(spec, self._site(spec))
+        worker = self._workers.start(spec, seat, self._site(spec))
         self._watch(spec, SessionProgress("placed"))
-        return Running(spec, seat, actor, stream)
+        return Running(spec, seat, worker)
 
     def _site(self, spec: SessionSpec) -> SessionSite:
         name = f"logs/{spec.session_id}.log"
@@ -195,15 +169,15 @@ class Scheduler:
         if not self._running:
             time.sleep(TICK_S)  # nothing to wait for but the quiet after a lost worker
             return
-        streams = [running.stream for running in self._running]
+        streams = [running.worker.stream for running in self._running]
         ray.wait(streams, timeout=TICK_S)
         ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)  # a busy one keeps no other waiting
-        for running in [item for item in self._running if item.stream in ready]:
+        for running in [item for item in self._running if item.worker.stream in ready]:
             yield from self._next_events(running)
 
     def _next_events(self, running: Running) -> Iterator[Event]:
         try:
-            event = ray.get(next(running.stream))
+            event = ray.get(next(running.worker.stream))
         except StopIteration:
             yield from self._ended(running)
         except ray.exceptions.RayTaskError as error:  # the worker lives: an error of ours
@@ -213,7 +187,7 @@ class Scheduler:
             yield from self._lost(running, "environment_failed", why)
         except ray.exceptions.RayError as error:
             if self._never_began(running):
-                ray.kill(running.actor)
+                running.worker.kill()
                 self._waiting.put_back(running.spec)
                 yield from self._leave(running)
                 return
@@ -225,20 +199,24 @@ class Scheduler:
             yield event
 
     def _never_began(self, running: Running) -> bool:
-        """Its node was gone before its worker was there: Ray notices a lost node only after a while. That is no try."""
-        return running.is_up is not True and running.seat.node not in self._fleet.nodes()
+        """Its node, or a worker that was kept, was gone before it: Ray notices that only after a while. That is no try."""
+        is_new = running.is_up is not True and running.row is None
+        return is_new and (running.worker.is_kept or running.seat.node not in self._fleet.nodes())
 
     def _ended(self, running: Running) -> Iterator[Event]:
         """It ended by itself. One that told nothing counts as failed, or the plan would never end."""
         if not running.stopping and running.n_results == 0 and (running.row is None or running.row.status != FAILED):
             yield from self._lost(running, "session_ended", "The session ended without a result.")
             return
-        ray.kill(running.actor)
+        if running.stopping or running.row is None or running.row.error_kind or not len(self._waiting):
+            running.worker.kill()
+        else:
+            self._workers.keep(running.worker, running.spec, running.seat)
         yield from self._leave(running)
 
     def _lost(self, running: Running, kind: str, why: str) -> Iterator[Event]:
         """Rows for what cannot tell any more: the session, and the cell that was running (cells run in order)."""
-        ray.kill(running.actor)  # it may live, and would keep its seat
+        running.worker.kill()  # it may live, and would keep its seat
         self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
         row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seat.node.name)
         yield replace(row, status=FAILED, error_kind=kind, error=why)
@@ -259,7 +237,7 @@ class Scheduler:
     def _ask_progress(self) -> None:
         for running in self._running:
             if running.asked is None:
-                running.asked = running.actor.progress.remote()
+                running.asked = running.worker.progress()
             elif ray.wait([running.asked], timeout=0)[0]:
                 self._take_progress(running)
             elif running.is_up is False and time.monotonic() - running.placed_s > PLACE_LIMIT_S:
@@ -281,7 +259,7 @@ class Scheduler:
             level = AT_ONCE if level and running.row is None else level
             if level > running.stopping:
                 running.stopping = level
-                running.actor.stop.remote(level == AT_ONCE)
+                running.worker.stop(level == AT_ONCE)
 
 
 def _not_up(running: Running) -> str:

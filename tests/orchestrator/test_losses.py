@@ -6,7 +6,6 @@ import re
 import time
 from collections import deque
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,11 +49,29 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def scheduler_of(stream: object, actor: object, level: int = 0) -> tuple[Scheduler, sessions.Running]:
+class Held:
+    """A worker on which a session runs, in place of one on Ray."""
+
+    def __init__(self, stream: object, actor: object, *, is_kept: bool = False) -> None:
+        self.stream, self.actor, self.is_kept = stream, actor, is_kept
+
+    def stop(self, at_once: bool) -> str:
+        return "no answer"
+
+    def progress(self) -> str:
+        return "no answer"
+
+    def kill(self) -> None:
+        ray.kill(self.actor)
+
+
+def scheduler_of(
+    stream: object, actor: object = "the actor", level: int = 0, *, is_kept: bool = False
+) -> tuple[Scheduler, sessions.Running]:
     scheduler = Scheduler(lambda: level, lambda spec, progress: None, None)
     seat = scheduler._ledger.admit(SPEC.deployment)
     assert seat is not None
-    running = sessions.Running(SPEC, seat, actor, stream)
+    running = sessions.Running(SPEC, seat, Held(stream, actor, is_kept=is_kept))
     scheduler._running.append(running)
     return scheduler, running
 
@@ -75,7 +92,7 @@ def scheduler_of(stream: object, actor: object, level: int = 0) -> tuple[Schedul
 def test_how_a_session_was_lost_is_told_and_its_actor_is_killed(
     killed: list[Any], error: Exception, kind: str, words: str
 ) -> None:
-    scheduler, running = scheduler_of(Stream(error), "the actor")
+    scheduler, running = scheduler_of(Stream(error))
     (row,) = scheduler._next_events(running)
     assert isinstance(row, SessionRow)
     assert (row.status, row.error_kind) == (FAILED, kind)
@@ -97,7 +114,7 @@ def test_the_batches_of_a_cell_whose_worker_died_belong_to_its_failed_row(
     first_ends = CellResult(new_cell_row(SPEC, orders[0], 0), n_batches=2)
     second = [CellBatch(CELL.id, 2, part) for part in range(n_batches)]
     stream = Stream(ray.exceptions.ActorDiedError(), ready, *first, first_ends, *second)
-    scheduler, running = scheduler_of(stream, "the actor")
+    scheduler, running = scheduler_of(stream)
     running.spec = replace(SPEC, orders=orders)
     told = []
     while scheduler._running:
@@ -114,14 +131,12 @@ def test_a_second_stop_does_not_wait_for_a_session_that_cannot_hear(
     killed: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "STOP_LIMIT_S", 0.05)
-    deaf = SimpleNamespace(remote=lambda *told: "no answer")
-    actor = SimpleNamespace(stop=deaf, progress=deaf)
-    scheduler, _ = scheduler_of("nothing comes", actor, level=2)
+    scheduler, _ = scheduler_of("nothing comes", level=2)
     began = time.monotonic()
     with scheduler:
         assert list(scheduler.run([])) == []
     assert time.monotonic() - began < 5
-    assert killed == [actor]
+    assert killed == ["the actor"]
 
 
 def test_a_session_that_only_a_lost_node_could_hold_keeps_no_other_waiting(
@@ -157,8 +172,7 @@ def test_what_no_node_can_hold_any_more_is_told_waited_for_and_given_up(
 def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
     said: list[str] = []
-    deaf = SimpleNamespace(remote=lambda *told: "no answer")
-    scheduler, _ = scheduler_of("nothing comes", SimpleNamespace(stop=deaf, progress=deaf))
+    scheduler, _ = scheduler_of("nothing comes")
     scheduler._say = said.append
     for _ in range(4):
         scheduler._ask_progress()
@@ -167,17 +181,19 @@ def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkey
 
 
 @pytest.mark.parametrize(
-    ("is_up", "nodes", "is_try"),
+    ("is_up", "is_kept", "nodes", "is_try"),
     [
-        pytest.param(False, [], False, id="its node was gone before its worker was there"),
-        pytest.param(True, [], True, id="its node was lost while it ran"),
-        pytest.param(False, [BOX], True, id="its worker died on a living node"),
+        pytest.param(False, False, [], False, id="its node was gone before its worker was there"),
+        pytest.param(True, False, [], True, id="its node was lost while it ran"),
+        pytest.param(False, False, [BOX], True, id="its worker died on a living node"),
+        pytest.param(False, True, [BOX], False, id="the worker that was kept had died before it came"),
+        pytest.param(True, True, [BOX], True, id="the worker that was kept died under it"),
     ],
 )
-def test_a_session_whose_node_had_gone_before_it_began_waits_again(
-    killed: list[Any], monkeypatch: pytest.MonkeyPatch, is_up: bool, nodes: list[Node], is_try: bool
+def test_a_session_whose_node_or_worker_had_gone_before_it_began_waits_again(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch, is_up: bool, is_kept: bool, nodes: list[Node], is_try: bool
 ) -> None:
-    scheduler, running = scheduler_of(Stream(ray.exceptions.ActorUnschedulableError("no such node")), "the actor")
+    scheduler, running = scheduler_of(Stream(ray.exceptions.ActorUnschedulableError("no such node")), is_kept=is_kept)
     running.is_up = is_up
     monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: nodes)
     rows = list(scheduler._next_events(running))

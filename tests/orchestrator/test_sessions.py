@@ -133,7 +133,7 @@ def test_a_sessions_rows_come_in_order_and_its_log_last(scratch: Path) -> None:
     "kill",
     [
         pytest.param(lambda scheduler: os.kill(engines()[0].ppid(), signal.SIGKILL), id="its process is killed"),
-        pytest.param(lambda scheduler: ray.kill(scheduler._running[0].actor), id="Ray kills its actor"),
+        pytest.param(lambda scheduler: scheduler._running[0].worker.kill(), id="Ray kills its actor"),
     ],
 )
 def test_a_worker_that_dies_is_a_failed_session_and_cell_and_the_sweep_goes_on(
@@ -228,7 +228,7 @@ def test_a_session_waits_for_a_driver_that_is_slow_to_write_and_loses_nothing(sc
     def be_slow(event: Event, scheduler: Scheduler) -> None:
         if isinstance(event, CellBatch) and event.part == 0:
             time.sleep(2)  # by far enough to drive the cell
-            phases.append(ray.get(scheduler._running[0].actor.progress.remote()).phase)
+            phases.append(ray.get(scheduler._running[0].worker.progress()).phase)
 
     sweep.run(scratch, be_slow)
     assert phases == ["measuring"], "the session did not run ahead of what was taken"
@@ -307,3 +307,19 @@ def test_what_no_node_can_hold_is_refused_before_anything_starts(scratch: Path) 
         pytest.raises(BadInput, match="tp=16 takes 16 GPUs"),
     ):
         scheduler.refuse_impossible(sweep.plan())
+
+
+@pytest.mark.parametrize(
+    ("crash_at", "n_workers"),
+    [pytest.param(0, 1, id="which ended well"), pytest.param(13, 2, id="not one whose engine died")],
+)
+def test_sessions_that_follow_each_other_on_a_seat_share_a_worker(scratch: Path, crash_at: int, n_workers: int) -> None:
+    axes = ["axes.engine.batch=[8,9]", "workload.output_limit=13", "repeats=1", "engine.cpus=1"]
+    sweep = Sweep(*axes, f"engine.args.crash_at_output_limit={crash_at}")
+    workers = []
+    with Scheduler(lambda: 0, lambda spec, progress: None, scratch) as scheduler:
+        for event in scheduler.run(sweep.plan()):
+            if isinstance(event, SessionRow) and event.ended_s is None:
+                workers.append(engines()[0].ppid())
+    assert (len(workers), len(set(workers))) == (2, n_workers)
+    assert engines() == []
