@@ -30,7 +30,11 @@ def worded(error: BaseException) -> str:
         return f"`{found[1]}` is not chosen by default, so it must be added: got {asked}. Write +{asked}."
     if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
         return _several_values(found[1], found[2])
+    if found := re.search(r"Multiple values for (\S+)\. To override a value use '.*: (\S+)'", text):
+        return _chosen_twice(found[1], found[2])
     keyed = next((e for e in chain if getattr(e, "full_key", None)), None)
+    if keyed and str(keyed.full_key) == "grid":  # type: ignore[attr-defined]
+        return f"a grid must begin with '# @package _global_', as its keys are a sweep's: {where[:-2]} does not. Add it."
     return where + (_at_key(str(keyed.full_key), keyed) if keyed else _unreadable(text))  # type: ignore[attr-defined]
 
 
@@ -88,6 +92,12 @@ def _no_such_choice(missing: str, options: Iterable[str]) -> str:
 def _several_values(key: str, values: str) -> str:
     key = key.lstrip("+")
     return f"`{key}` takes one value: got {values}. To sweep over several, make it an axis: 'axes.{key}=[{values}]'."
+
+
+def _chosen_twice(folder: str, choice: str) -> str:
+    if folder != "grid":
+        return f"`{folder}` is chosen by default: got +{folder}={choice}. Write {folder}={choice}."
+    return f"a sweep has one grid: got a second one, {choice}. Run one after the other, or write one of your own."
 
 
 def _at_key(key: str, error: BaseException) -> str:

@@ -87,3 +87,13 @@ def make_script(engine_args: Mapping[str, Any], draft_args: Mapping[str, Any]) -
             if key in LEAST and value < LEAST[key]:
                 raise BadInput(f"`{place}.{key}` must be at least {LEAST[key]}: got {value!r}.")
     return Script(**{**engine_args, **draft_args})
+
+
+def pretended_rates(draft: Mapping[str, Any]) -> list[float]:
+    """Conditional acceptance by position of synthetic acceptance: as given, or one rate p with 1 + p + ... + p^k = AL."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        rate = (low + high) / 2
+        is_low = 1 + sum(rate**position for position in range(1, draft["k"] + 1)) < draft["acceptance_length"]
+        low, high = (rate, high) if is_low else (low, rate)
+    return draft["acceptance_rates"] or [high]

@@ -16,10 +16,12 @@ SELECT
     method || CASE WHEN k > 0 THEN ' k=' || k ELSE '' END AS method_and_k,
     method = 'synthetic' AS synthetic,  -- dice accept its tokens: its outputs are never judged
     coalesce(nullif(cell_json ->> '$.deployment.draft.name', ''), method) AS draft_name,
-    CASE WHEN k > 0 AND NOT regexp_matches(draft_name, '(^|[^a-z])k=?' || k || '($|[^0-9])') THEN draft_name || ' k=' || k
-         ELSE draft_name END AS draft,
     nullif(cell_json ->> '$.deployment.draft.model', '') AS draft_model,
     (cell_json ->> '$.deployment.engine.tp')::INT AS tp,
+    nullif((cell_json ->> '$.deployment.draft.acceptance_length')::DOUBLE, 0) AS asked_al,  -- of synthetic acceptance
+    concat_ws(' ', draft_name, CASE WHEN k > 0 AND NOT regexp_matches(draft_name, '(^|[^a-z])k=?' || k || '($|[^0-9])') THEN 'k=' || k END,
+              CASE WHEN asked_al IS NOT NULL THEN format('AL={:g}', asked_al) END,
+              CASE WHEN nullif((cell_json ->> '$.deployment.draft.tp')::INT, 0) <> tp THEN 'tp=' || (cell_json ->> '$.deployment.draft.tp') END) AS draft,
     CASE WHEN draft_model IS NULL THEN 0  -- drafts on the target's GPUs, or is looked up
          ELSE coalesce(nullif((cell_json ->> '$.deployment.draft.tp')::INT, 0), tp) END AS draft_tp,
     (cell_json ->> '$.deployment.engine.batch')::INT AS batch,

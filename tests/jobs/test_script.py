@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.engines.host.simulated import acceptance
-from jobs.engines.script import make_script
+from jobs.engines.script import make_script, pretended_rates
 from jobs.errors import BadInput
 
 
@@ -43,3 +43,17 @@ def test_acceptance_is_read_by_position_and_category(draft_args: dict[str, objec
 def test_a_script_refuses_wrong_values(args: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         make_script(args, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "rates"),
+    [
+        pytest.param({"k": 3, "acceptance_length": 4.0}, [1.0], id="everything is accepted"),
+        pytest.param({"k": 3, "acceptance_length": 1.0}, [0.0], id="nothing is"),
+        pytest.param({"k": 1, "acceptance_length": 1.7}, [0.7], id="one token"),
+        pytest.param({"k": 2, "acceptance_length": 1.75}, [0.5], id="1 + 1/2 + 1/4"),
+        pytest.param({"k": 2, "acceptance_rates": [0.9, 0.2]}, [0.9, 0.2], id="rates as given"),
+    ],
+)
+def test_synthetic_acceptance_comes_to_the_length_that_was_asked_for(asked: dict[str, object], rates: list[float]) -> None:
+    assert pretended_rates({"acceptance_length": 0.0, "acceptance_rates": [], **asked}) == pytest.approx(rates, abs=1e-8)

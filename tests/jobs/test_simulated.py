@@ -150,6 +150,14 @@ def test_acceptance_comes_out_as_scripted(tmp_path: Path) -> None:
     assert sum(step.accepted == 2 for step in steps) / reached == pytest.approx(0.4, abs=0.05)
 
 
+def test_synthetic_acceptance_comes_out_as_asked_for(tmp_path: Path) -> None:
+    """Whatever the script says of acceptance: 4000 tokens, AL within four standard errors."""
+    draft = Draft(method="synthetic", k=3, drafter="ngram", acceptance_length=2.5)
+    deployment = deployed(draft, step_ms=0, draft_ms=0, acceptance=[0.0])
+    steps = [s for s in played(deployment, Generate([4], 4000, ignore_eos=True), tmp_path) if s.drafted and not s.is_cut]
+    assert 1 + sum(step.accepted for step in steps) / len(steps) == pytest.approx(2.5, abs=0.12)
+
+
 def test_a_limit_inside_a_step_cuts_it(tmp_path: Path) -> None:
     deployment = deployed(Draft(method="ngram", k=4), step_ms=0, draft_ms=0, acceptance=[1.0])
     steps = played(deployment, Generate([4], 9, ignore_eos=True), tmp_path)

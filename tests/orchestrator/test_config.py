@@ -91,6 +91,13 @@ def test_settings_arrive_typed() -> None:
     assert (sweep.limits.max_starts, sweep.run.dir) == (1, "elsewhere")
 
 
+def test_a_grid_of_ones_own_that_lacks_its_first_line_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid/mine.yaml").write_text("axes: {draft: [none, ngram]}\n")
+    with pytest.raises(BadInput, match=r"must begin with '# @package _global_'.*conf/grid/mine.yaml does not. Add it"):
+        compose(["--config-dir", str(tmp_path), "+grid=mine"])
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -102,6 +109,10 @@ def test_settings_arrive_typed() -> None:
             r"file of conf/grid/: got 'quikstart'. Known: .*quickstart.*Did you mean quickstart\?",
             id="grid",
         ),
+        pytest.param(
+            ["+grid=quickstart", "+grid=domains"], "a sweep has one grid: got a second one, domains. Run one", id="two grids"
+        ),
+        pytest.param(["+draft=ngram"], r"`draft` is chosen by default: got \+draft=ngram. Write draft=ngram", id="plus"),
         pytest.param(
             ["draft=eagle9"],
             "`draft` must be a file of conf/draft/: got 'eagle9'. Known: .*Did you mean eagle",

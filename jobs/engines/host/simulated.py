@@ -14,12 +14,12 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from platform import python_version
 from typing import Any, cast
 
 from jobs.engines.host.backend import Generate, Step
-from jobs.engines.script import Script, make_script
+from jobs.engines.script import Script, make_script, pretended_rates
 
 EOS = 0
 VERSION = "1"
@@ -163,6 +163,8 @@ def acceptance(script: Script, category: str, k: int) -> list[float]:
 def load(config: Mapping[str, Any]) -> SimulatedBackend:
     """The backend of this deployment, after its scripted start."""
     script = make_script(config["engine"]["args"], config["draft"]["args"])
+    if config["draft"]["method"] == "synthetic":
+        script = replace(script, acceptance=pretended_rates(config["draft"]), acceptance_by_category={})
     if script.ignore_sigterm:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the server sets its own handler later
     time.sleep(script.start_s)
