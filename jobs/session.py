@@ -7,6 +7,7 @@ that does not start is a failed session row; an engine that dies in a cell is a 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines import engine_named
@@ -32,6 +34,7 @@ from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
 HEALTH_ELSEWHERE = "/v1/models"  # what every server that speaks OpenAI's dialect answers
+MOST_LOG_BYTES = 4 * 2**20  # of an engine's log that are kept: one that complains at each request writes gigabytes in a week
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,17 @@ def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -
         with own_log.open("a+b") as reader:  # it goes with the scratch folder: what is open can still be read
             yield from _Session(spec, site, control, scratch, log).run()
             if not site.log_path:
-                reader.seek(0)
-                yield SessionLog(spec.session_id, reader.read().decode("utf-8", "replace"))
+                yield SessionLog(spec.session_id, end_of(reader))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def end_of(log: BinaryIO, most: int = MOST_LOG_BYTES) -> str:
+    """What is kept of an engine's log: its last bytes, and how many came before them. What is no UTF-8 is shown as �."""
+    left_out = max(0, log.seek(0, os.SEEK_END) - most)
+    log.seek(left_out)
+    text = log.read(most).decode("utf-8", "replace")
+    return f"[{left_out} bytes before this are left out]\n{text}" if left_out else text
 
 
 class _Session:

@@ -18,7 +18,7 @@ import ray
 from jobs.control import SessionProgress
 from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
-from jobs.session import Event, SessionLog, SessionSite
+from jobs.session import Event, SessionLog, SessionSite, end_of
 from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
 from orchestrator.here import nodes_to_come
@@ -232,7 +232,8 @@ class Scheduler:
         self._ledger.release(running.seat)
         self._watch(running.spec, None)
         if self._scratch is not None and self._log(running.spec).exists():
-            yield SessionLog(running.spec.session_id, self._log(running.spec).read_text(encoding="utf-8", errors="replace"))
+            with self._log(running.spec).open("rb") as log:
+                yield SessionLog(running.spec.session_id, end_of(log))
 
     def _ask_progress(self) -> None:
         for running in self._running:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 
 from jobs.control import SessionControl
 from jobs.engines.process import MARKER
-from jobs.session import Event, SessionLog, SessionSite, run_session
+from jobs.session import Event, SessionLog, SessionSite, end_of, run_session
 from jobs.spec import Cell, CellOrder, Deployment, Draft, Engine, Load, Model, Sampling, SessionSpec, Workload
 from storage.rows import CellBatch, CellResult, SessionRow
 
@@ -101,6 +102,17 @@ def test_the_log_of_a_node_without_the_runs_folder_comes_as_the_last_event() -> 
 
     assert isinstance(events[-1], SessionLog)
     assert "Uvicorn running" in events[-1].text
+
+
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [
+        pytest.param(13, "start\nall\n\ufffd\ufffd\n", id="all of a short one"),
+        pytest.param(5, "[8 bytes before this are left out]\nl\n\ufffd\ufffd\n", id="the end of a long one"),
+    ],
+)
+def test_of_a_long_log_the_end_is_kept(most: int, told: str) -> None:
+    assert end_of(BytesIO(b"start\nall\n\xff\xfe\n"), most) == told
 
 
 def test_an_engine_that_does_not_start_is_one_failed_row_with_the_tail_of_its_log() -> None:
