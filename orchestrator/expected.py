@@ -15,6 +15,7 @@ from jobs.workloads.base import Prompt
 from storage.rows import OK, Attempt, History
 
 GUESSED_START_S = 20.0
+WORKER_S = 4.0  # beside the engine's own start, which is recorded: Ray's worker, its imports, the tokenizer
 GUESSED_TOKENS_PER_S = 50.0  # of one stream alone
 GUESSED_PREFILL_TOKENS_PER_S = 5_000.0  # of all streams together
 GUESSED_CROWD = 64  # streams at which each is half as fast as alone
@@ -51,7 +52,7 @@ class Expectation:
     n_recorded: int = 0
 
     def start_s(self, deployment_id: str) -> float:
-        """From the start of an engine to its first cell."""
+        """From the start of a session to its first cell."""
         return self.starts.get(deployment_id, self.any_start_s)
 
     def cell_s(self, cell: Cell) -> float:
@@ -90,7 +91,7 @@ def guess_s(cell: Cell, size: Size) -> float:
 def expect(cells: Sequence[Cell], history: History, size_of: Callable[[Workload], Size]) -> Expectation:
     """What the record says of these cells and their deployments."""
     done = [attempt for attempt in history.attempts if attempt.status == OK]
-    starts = [(start.deployment_id, start.ready_s) for start in history.starts if start.ready_s is not None]
+    starts = [(start.deployment_id, start.ready_s + WORKER_S) for start in history.starts if start.ready_s is not None]
     paces = _paces(cells, done, size_of) if done else []
     return Expectation(
         size_of=size_of,

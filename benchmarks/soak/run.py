@@ -61,7 +61,11 @@ class Soak:
             *(f"run.dir={self.folder}", "run.name=soak", "model=bytes"),
             *("engine=simulated", "engine.device=cuda", "engine.cpus=1"),
             *("workload.limit=1", f"workload.output_limit={max(2, round(self.cell_s * 1e3 / STEP_MS))}", "load.warmup=0"),
-            *(f"engine.args.step_ms={STEP_MS}", f"axes.engine.args.kv_capacity_tokens=[{sizes}]"),
+            *(
+                f"engine.args.step_ms={STEP_MS}",
+                "engine.args.answer_tokens=1e9",
+                f"axes.engine.args.kv_capacity_tokens=[{sizes}]",
+            ),
             *(f"repeats={self.cells_a_session}", "limits.max_attempts=100", "limits.max_starts=100"),
         ]
 

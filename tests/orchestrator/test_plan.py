@@ -10,7 +10,7 @@ from grids import cell
 from jobs.spec import Cell, Load, SessionSpec, Workload
 from jobs.workloads.base import Prompt
 from orchestrator.describe import describe
-from orchestrator.expected import GUESSED_START_S, GUESSED_TOKENS_PER_S, Size, expect, guess_s
+from orchestrator.expected import GUESSED_START_S, GUESSED_TOKENS_PER_S, WORKER_S, Size, expect, guess_s
 from orchestrator.plan import given_up, make_plan
 from orchestrator.settings import Limits
 from storage.rows import FAILED, NOT_MEASURED, OK, Attempt, History, Start
@@ -166,7 +166,7 @@ def test_the_size_of_a_workload(workload: Workload, tokens: float) -> None:
 
 def test_a_start_is_foretold_from_starts() -> None:
     found = expect([BASE], History(starts=[started(BASE, 3.0), started(BASE, 5.0)]), size_of)
-    assert (found.start_s(BASE.deployment.id), found.start_s("another")) == (4.0, 4.0)
+    assert (found.start_s(BASE.deployment.id), found.start_s("another")) == (4.0 + WORKER_S, 4.0 + WORKER_S)
     assert expect([BASE], History(), size_of).start_s(BASE.deployment.id) == GUESSED_START_S
 
 
