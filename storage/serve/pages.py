@@ -84,12 +84,13 @@ class Pages:
         return HTMLResponse(self._shelf.kept("report", folders, lambda: html_of(folders)), headers=SANDBOXED)
 
     def compare(self, request: Request) -> Response:
+        """The first run that is named against the second."""
         names = request.query_params.getlist("run")
         if len(names) != 2 or names[0] == names[1]:
             raise BadInput(
                 f"Two runs are compared: got {len(set(names))}. Choose the run before and the run after in the list."
             )
-        before, after = self._shelf.named(names)
+        after, before = self._shelf.named(names)
         changes = self._shelf.kept("compare", [before, after], lambda: changes_between(before, after))
         return self._page(
             "compare.html.j2",

@@ -21,12 +21,15 @@ from storage.parts import MANIFEST
 from storage.places import BucketPath, Place
 from storage.report.headline import headline
 from storage.runs import FOLDERS, SWEEP_FILE
-from storage.views import open_runs, readable_files, settle, settle_for
+from storage.views import one_line, open_runs, readable_files, settle, settle_for
 
 QUIET_S = 900.0
 """A run of another machine that has recorded nothing for so long is said to have stopped."""
 
 READING, RUNNING, FINISHED, STOPPED, BROKEN = "reading", "running", "finished", "stopped", "broken"
+
+BREAKAGES = (SpecSweepError, OSError, duckdb.Error, ValueError, LookupError, TypeError)
+"""What a damaged folder may make of reading it: the list goes on with the next run."""
 
 _LOCKS = Path("/proc/locks")
 _COMMITTED = ("cells", "sessions", SWEEP_FILE, MANIFEST)
@@ -88,8 +91,8 @@ def summaries_of(name: str, folder: Place) -> Iterator[Summary]:
                 settle_for(runs, ["verdicts"])
                 told = headline(_rows(runs, "FROM verdicts"))
                 yield replace(counted, word=told.word, tone=told.tone, sentence=told.sentence)
-    except (SpecSweepError, OSError) as error:
-        yield Summary(name, BROKEN, error=str(error))
+    except BREAKAGES as error:
+        yield Summary(name, BROKEN, error=one_line(error))
 
 
 def _counted(name: str, folder: Place, runs: duckdb.DuckDBPyConnection) -> Summary:

@@ -31,6 +31,7 @@ addEventListener("error", (event) => console.error(event.message));
 class Seen:
     told: Any  # what the script returned
     console: list[str]  # every line that the page wrote there
+    dom: str = ""  # as it was at the end
 
 
 def look(page: Path, script: str = "", *, width: int = 1200, is_dark: bool = False, is_timed: bool = False) -> Seen:
@@ -48,7 +49,7 @@ def visit(address: str, folder: Path, *, width: int = 1200, is_dark: bool = Fals
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found = re.search(r'data-told="([^"]*)"', done.stdout)
-    return Seen(json.loads(html.unescape(found[1])) if found else None, console)
+    return Seen(json.loads(html.unescape(found[1])) if found else None, console, done.stdout)
 
 
 def axe() -> str | None:

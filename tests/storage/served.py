@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import uvicorn
 from browser import REPORTER, Seen, visit
-from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,10 +21,11 @@ from storage.serve.guard import Door
 from storage.serve.pages import Limits, create_app
 from storage.serve.shelf import Shelf
 
+PATIENCE_S = 200.0  # on a machine that is busy with other tests
 FRAME = """<!doctype html><iframe src="{}" style="width:{}px;height:1500px;border:0"></iframe><script>
 const shown = document.querySelector("iframe");
 setInterval(() => {{ document.documentElement.dataset.told = shown.contentDocument.documentElement.dataset.told; }}, 100);
-</script>"""
+</script>"""  # no window is narrower than 500
 
 
 @dataclass
@@ -33,57 +33,50 @@ class Served:
     """A page on loopback. `get` asks it; `look` opens it in a browser, with a script of the test in it."""
 
     port: int
-    scripts: dict[str, str] = field(default_factory=dict)
+    probes: dict[str, str] = field(default_factory=dict)  # path → page, which no policy of ours is sent with
 
     def get(self, path: str, *, headers: dict[str, str] | None = None, **parameters: Any) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", params=parameters or None, headers=headers, timeout=60)
+        return httpx.get(
+            f"http://127.0.0.1:{self.port}{path}", params=parameters or None, headers=headers, timeout=PATIENCE_S
+        )
 
-    def wait_for(self, text: str, path: str = "/rows") -> str:
-        """The page, once it says so."""
-        until = time.monotonic() + 60
-        while text not in (page := self.get(path).text):
+    def wait_for(self, text: str) -> str:
+        """The list, once it says so."""
+        return self._awaited(lambda page: text in page)
+
+    def settled(self) -> str:
+        """The list, once all that there is was read."""
+        return self._awaited(lambda page: "state reading" not in page and "being worked out" not in page)
+
+    def _awaited(self, is_there: Callable[[str], bool]) -> str:
+        until = time.monotonic() + PATIENCE_S
+        while not is_there(page := self.get("/rows").text):
             assert time.monotonic() < until, page
-            time.sleep(0.1)
+            time.sleep(0.2)
         return page
 
-    def look(self, path: str, script: str, folder: Path, *, width: int = 1200, is_dark: bool = False) -> Seen:
-        self.scripts[path] = script
-        address = f"http://127.0.0.1:{self.port}{path}{'&' if '?' in path else '?'}probe={width}"
-        return visit(address, folder, width=width, is_dark=is_dark, is_timed=True)
+    def look(self, text: str, script: str, folder: Path, *, width: int = 1200, is_dark: bool = False) -> Seen:
+        """What a script returns that a test puts into a page of this text, which was got here before."""
+        self.probes = {
+            "/probe": text.replace("</body>", f"{REPORTER % script}</body>"),
+            "/frame": FRAME.format("/probe", width),
+        }
+        return self.visit("/probe" if width >= 500 else "/frame", folder, width=width, is_dark=is_dark)
+
+    def visit(self, path: str, folder: Path, *, width: int = 1200, is_dark: bool = False) -> Seen:
+        """The page as everyone gets it."""
+        return visit(f"http://127.0.0.1:{self.port}{path}", folder, width=width, is_dark=is_dark)
 
 
 class Probed:
-    """The page with a test's script in it, which its policy would not let in; in a frame where no window is so narrow."""
+    """The page, and beside it what a test wants to look at."""
 
     def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app, self._served = app, served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        width = int(Request(scope).query_params.get("probe", 0)) if scope["type"] == "http" else 0
-        if not width:
-            await self._app(scope, receive, send)
-        elif width < 500:
-            address = str(Request(scope).url).replace(f"probe={width}", "probe=1000")
-            await HTMLResponse(FRAME.format(address.replace("&", "&amp;"), width))(scope, receive, send)
-        else:
-            await self._answer(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts: list[bytes] = []
-
-        async def keep(message: Any) -> None:
-            parts.append(message.get("body", b""))
-
-        plain = [header for header in scope["headers"] if header[0] != b"accept-encoding"]
-        await self._app({**scope, "headers": plain}, receive, keep)
-        url = Request(scope).url
-        script = next(
-            script
-            for path, script in self._served.scripts.items()
-            if str(url).startswith(f"{url.scheme}://{url.netloc}{path}")
-        )
-        content = b"".join(parts).decode().replace("</body>", f"{REPORTER % script}</body>")
-        await HTMLResponse(content)(scope, receive, send)
+        text = self._served.probes.get(scope.get("path", ""))
+        await (self._app if text is None else HTMLResponse(text))(scope, receive, send)
 
 
 @contextlib.contextmanager
