@@ -28,13 +28,15 @@ class Problem(NamedTuple):
     is_measured: bool
 
 
-def conclude(folder: Place, cells: Sequence[Cell], command: Sequence[str], console: Console) -> int:
-    """Tell what came of these cells; the exit code."""
+def conclude(
+    folder: Place, cells: Sequence[Cell], command: Sequence[str], console: Console, notes: Sequence[str] = ()
+) -> int:
+    """Tell what came of these cells, and the notes; the exit code."""
     findings = find([folder])
     console.print(render_summary(findings))
     problems = list(_problems(folder, cells))
     lines = [problem.text for problem in problems]
-    for line in [*lines[:SHOWN], *([f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]:
+    for line in [*notes, *lines[:SHOWN], *([f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]:
         _say(console, line)
     _say(console, f"Results: {folder}    Report: {write_report(folder, findings)}")
     _say(console, f"Next: {_next(folder, problems, command)}")

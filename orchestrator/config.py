@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from jobs.errors import BadInput
 from jobs.spec import tokens_of
 from orchestrator.complaints import no_such_choice, no_such_field, type_at, worded
 from orchestrator.grid import Grid, Point
-from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, SweepConfig
+from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, Search, SweepConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
@@ -50,6 +50,7 @@ class Sweep:
     points: tuple[Point, ...]
     grid: Grid
     text: str
+    search: Search = field(default_factory=Search)
 
 
 def compose(argv: Sequence[str]) -> Sweep | None:
@@ -115,7 +116,7 @@ def _sweep(config: DictConfig) -> Sweep:
     _refuse_read_axes(config, axes)
     _refuse_idle_overrides(axes)
     settings = OmegaConf.merge(
-        OmegaConf.structured(SweepConfig), {key: plain[key] for key in ("mode", "run", "cluster", "limits")}
+        OmegaConf.structured(SweepConfig), {key: plain[key] for key in ("mode", "run", "cluster", "limits", "search")}
     )
     found: Any = OmegaConf.to_object(settings)
     _refuse_limits_below_one(found.limits)
@@ -128,6 +129,7 @@ def _sweep(config: DictConfig) -> Sweep:
         points=tuple(_points(plain, chosen, axes)),
         grid=_grid(plain, axes),
         text=OmegaConf.to_yaml(config, resolve=True),
+        search=found.search,
     )
 
 

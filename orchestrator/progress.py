@@ -43,6 +43,11 @@ class View:
             else None
         )
 
+    def add(self, cells: Sequence[Cell], expected_s: Mapping[str, float]) -> None:
+        """More to measure than was known at the start: a search goes on."""
+        self._labels |= {cell.id: cell.label for cell in cells}
+        self._left |= expected_s
+
     def watch(self, spec: SessionSpec, progress: SessionProgress | None) -> None:
         """How far a session is; None = it has ended."""
         if progress is None:

@@ -33,6 +33,8 @@ from orchestrator.pack import Packed, pack
 from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
 from orchestrator.rules import Read, reading_once
+from orchestrator.search import refuse_unsearchable
+from orchestrator.search.record import Searching
 from orchestrator.settings import Cluster, Kind, Mode
 from orchestrator.shortage import Node, mixed_types
 from storage.places import place_of
@@ -43,33 +45,40 @@ from storage.runs import RunStore, history_of
 def reconcile(sweep: Sweep, command: Sequence[str], console: Console) -> int:
     """Bring the run to what the sweep asks for, or say what that would take; the exit code."""
     cells = expand(sweep.points, sweep.grid)
+    refuse_unsearchable(cells, sweep.search)
+    searching = Searching(cells, sweep.search)
     folder = place_of(sweep.run.dir) / sweep.run.name
     refuse_unfit_prompts(cells)
     if sweep.mode is Mode.plan:
-        return _tell_plan(sweep, cells, history_of(folder), console)
+        return _tell_plan(sweep, searching, history_of(folder), console)
     invocation_id = secrets.token_hex(4)
     history = history_of(folder)
     left = make_plan(cells, history, sweep.limits, invocation_id, expectation(cells, history))
     deployments = [session.deployment for session in left]
     refuse_impossible_here(sweep.cluster, deployments)
     refuse_absent_models(sweep.cluster, deployments)
-    with RunStore.create(folder, sweep_text(sweep, command, invocation_id, len(cells))) as store:
-        interrupted = Reconciliation(sweep, cells, store, invocation_id, console).run()
-    code = conclude(folder, cells, command, console)
+    with RunStore.create(folder, sweep_text(sweep, command, invocation_id, len(cells), searching.id)) as store:
+        interrupted = Reconciliation(sweep, searching, store, invocation_id, console).run()
+    code = conclude(folder, searching.choice.cells, command, console, [*searching.told()])
     return INTERRUPTED if interrupted else code
 
 
 class Reconciliation:
     """The loop: while there is a plan, run it and record what comes."""
 
-    def __init__(self, sweep: Sweep, cells: Sequence[Cell], store: RunStore, invocation_id: str, console: Console) -> None:
+    def __init__(self, sweep: Sweep, searching: Searching, store: RunStore, invocation_id: str, console: Console) -> None:
         self.sweep = sweep
-        self.cells = cells
+        self.searching = searching
         self.store = store
         self.invocation_id = invocation_id
         self.console = console
         self.read = reading_once()
         self.stranded: dict[str, str] = {}  # deployments for which no node came: id → why
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """Those that are to be measured, so far as that is known: what a search leaves out is not among them."""
+        return self.searching.choice.cells
 
     def run(self) -> bool:
         """Until nothing is left to do; True when a signal ended it before."""
@@ -116,22 +125,33 @@ class Reconciliation:
                     pace.see(event)
                 self.stranded = scheduler.stranded
                 packed = self.packed(self.plan(), scheduler.nodes)
+                view.add(self.cells, self.expected_s(packed.sessions))
                 pace.add(packed)
             view.note(pace.told())
 
     def plan(self) -> list[SessionSpec]:
         history = self.store.history()
+        self.search(history)
         cells = [cell for cell in self.cells if cell.deployment.id not in self.stranded]
         return make_plan(cells, history, self.sweep.limits, self.invocation_id, expectation(self.cells, history, self.read))
+
+    def search(self, history: History) -> None:
+        """What to measure may grow with what is measured; every decision is written."""
+        given = given_up(self.searching.cells, history, self.sweep.limits, self.invocation_id)
+        left = {cell.id for cell in unmeasured(self.searching.cells, history) if cell.deployment.id not in self.stranded}
+        self.searching.look(self.store.folder, {cell.id for cell in self.searching.cells} - (left - {*given}))
+        self.store.write_decisions(self.searching.rows())
 
     def packed(self, plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> Packed:
         return pack(plan, nodes, expectation(self.cells, self.store.history(), self.read))
 
     def view(self, plan: Sequence[SessionSpec]) -> View:
+        return View(self.cells, self.expected_s(plan), self.console)
+
+    def expected_s(self, plan: Sequence[SessionSpec]) -> dict[str, float]:
+        """How long each cell of the plan may take, by id."""
         foreseen = expectation(self.cells, self.store.history(), self.read)
-        return View(
-            self.cells, {o.cell.id: foreseen.cell_s(o.cell) for session in plan for o in session.orders}, self.console
-        )
+        return {order.cell.id: foreseen.cell_s(order.cell) for session in plan for order in session.orders}
 
     def record(self, event: Event) -> None:
         if isinstance(event, SessionLog):
@@ -184,7 +204,7 @@ def not_measured(cell: Cell, attempt: int, invocation_id: str, why: str) -> Cell
     )
 
 
-def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str, n_cells: int) -> str:
+def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str, n_cells: int, search_id: str | None = None) -> str:
     """`sweep.yaml`: who asked for what, when, with which commit; then the resolved configuration."""
     commit, dirty = git_state()
     asked = {
@@ -194,16 +214,21 @@ def sweep_text(sweep: Sweep, command: Sequence[str], invocation_id: str, n_cells
         "git_commit": commit,
         "git_dirty": dirty,
         "n_cells": n_cells,
+        **({"search_id": search_id} if search_id else {}),
     }
     return "invocation:\n" + "".join(f"  {key}: {json.dumps(value)}\n" for key, value in asked.items()) + sweep.text
 
 
-def _tell_plan(sweep: Sweep, cells: Sequence[Cell], history: History, console: Console) -> int:
+def _tell_plan(sweep: Sweep, searching: Searching, history: History, console: Console) -> int:
+    left = {cell.id for cell in unmeasured(searching.cells, history)}
+    folder = place_of(sweep.run.dir) / sweep.run.name
+    cells = searching.look(folder, {cell.id for cell in searching.cells} - left).cells
     foreseen = expectation(cells, history)
     plan = make_plan(cells, history, sweep.limits, "plan", foreseen)
     nodes, why_not = _nodes_foreseen(sweep.cluster) if plan else ([], "")
     packed = pack(plan, nodes, foreseen) if nodes else None
     text = describe(sweep.run.name, cells, plan, foreseen, nodes, packed, why_not)
+    text = f"{searching.foretold()}\n{text}" if searching.is_on else text
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
 

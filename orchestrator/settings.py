@@ -73,6 +73,28 @@ class Run:
     dir: str = "results"
 
 
+class Goal(Enum):
+    none = "none"  # measure every cell
+    best_k = "best_k"  # the draft length that serves fastest
+    crossover = "crossover"  # the concurrency at which a draft stops to pay
+    max_goodput = "max_goodput"  # the draft and concurrency with the most requests a second within the limits on latency
+
+
+class Metric(Enum):
+    user_tps = "user_tps"  # what a user feels
+    output_tps = "output_tps"  # what the hardware gives
+
+
+@dataclass
+class Search:
+    """Measure only what answers one question, instead of every cell of the grid."""
+
+    goal: Goal = Goal.none
+    metric: Metric = Metric.user_tps  # of the speed-up that best_k and crossover are about
+    coarse: int = 3  # loads that are looked at first, evenly spaced, both ends among them
+    tolerance: float = 0.02  # a gain below this share is not worth a further cell
+
+
 @dataclass
 class Limits:
     """How often one run of the command tries what fails; the next run of the command starts to count anew."""
@@ -89,6 +111,7 @@ class SweepConfig:
     run: Run = field(default_factory=Run)
     cluster: Cluster = field(default_factory=Cluster)
     limits: Limits = field(default_factory=Limits)
+    search: Search = field(default_factory=Search)
     model: Model = field(default_factory=Model)
     engine: Engine = field(default_factory=Engine)
     draft: Draft = field(default_factory=Draft)

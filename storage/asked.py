@@ -18,6 +18,7 @@ COLUMNS = {
     "git_dirty": "BOOLEAN",
     "n_planned": "BIGINT",
     "gpu_hour_price": "DOUBLE",
+    "search_id": "VARCHAR",
 }
 """Column of `recorded_runs` → its type."""
 
@@ -27,7 +28,7 @@ def asked_of(folder: Place, run: str) -> tuple[Any, ...]:
     sweep = _read(folder / "sweep.yaml")
     asked, cluster = _section(sweep, "invocation"), _section(sweep, "cluster")
     told = (asked.get(name) for name in ("command", "started_at", "git_commit", "git_dirty", "n_cells"))
-    return (run, str(folder), *told, cluster.get("gpu_hour_price"))
+    return (run, str(folder), *told, cluster.get("gpu_hour_price"), asked.get("search_id"))
 
 
 def table_sql(rows: Iterable[tuple[Any, ...]]) -> str:

@@ -8,6 +8,7 @@ History of the schema
     2   `ScoredRow`, `CellRow.scored_error`; no `CellRow.acceptance_source`, which the views tell;
         `RequestRow.n_thinking_tokens` and `output_valid`
     3   `TelemetryRow`: temperature, energy, throttling, ECC and Xid errors, and what others do on the GPU
+    4   `DecisionRow`
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 OK = "ok"
 FAILED = "failed"
@@ -151,6 +152,33 @@ class TelemetryRow:
     xid: int | None = None  # a critical error of the device since the sample before, by NVIDIA's number
     other_processes: int | None = None  # that compute on it and are not of this session
     other_memory_bytes: int | None = None  # that those hold
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """What a search decided of one cell, or what it answered; all of a search's are written anew with each of its rounds."""
+
+    search_id: str  # of the grid and the settings: the same command again has the same
+    number: int  # from 0, in the order in which they were made
+    round: int  # from 1: what is measured together
+    action: str  # "measure" | "skip" | "answer"
+    goal: str
+    metric: str  # of the speed-ups that it is about
+    question: str  # model, engine and workload, in words
+    reason: str  # of an answer: the answer, in words
+    presumed: str = ""  # of a skipped cell: "faster" or "slower" than its baseline, "not best", or "" for nothing
+    cell_id: str = ""  # "" for an answer that names no cell
+    deployment_id: str = ""
+    pair_id: str = ""
+    draft: str = ""
+    k: int | None = None
+    concurrency: int | None = None
+    value: float | None = None  # of an answer: the speed-up or goodput that it rests on, with its interval
+    low: float | None = None
+    high: float | None = None
+    pays_to: int | None = None  # of a crossover: the loads on both sides of it; null = there is none on that side
+    costs_from: int | None = None
     schema_version: int = SCHEMA_VERSION
 
 

@@ -1,6 +1,6 @@
 """Owns a run's folder: its layout, its one writer, and what the planner needs of it. Does not own metrics or reading.
 
-    results/<run>/sweep.yaml  sessions/  requests/  cells/  scored/  telemetry/  logs/  [compacted.json]
+    results/<run>/sweep.yaml  sessions/  requests/  cells/  scored/  telemetry/  decisions/  logs/  [compacted.json]
 
 A try at a cell exists if and only if `cells/<cell_id>-<attempt>.parquet` does, or a merged file that holds it
 (`storage.parts`): it is written last. Its requests and
@@ -10,6 +10,7 @@ appears whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from storage.errors import BadRun, StorageFailed
@@ -18,12 +19,12 @@ from storage.lock import LOCK_FILE, Lock, lock_run
 from storage.parts import MANIFEST, Parts, is_compacted, name_of_try, parts_of
 from storage.places import Place, place_of
 from storage.redact import redact
-from storage.rows import Attempt, CellBatch, CellResult, History, SessionRow, Start
-from storage.tables import CELLS, REQUESTS, SCHEMAS, SCORED, SESSIONS, TELEMETRY, to_parquet
+from storage.rows import Attempt, CellBatch, CellResult, DecisionRow, History, SessionRow, Start
+from storage.tables import CELLS, DECISIONS, REQUESTS, SCHEMAS, SCORED, SESSIONS, TELEMETRY, to_parquet
 from storage.views import OF_CELLS, open_records, require_run
 
 SWEEP_FILE = "sweep.yaml"
-FOLDERS = ("sessions", "requests", "cells", "scored", "telemetry", "logs")
+FOLDERS = ("sessions", "requests", "cells", "scored", "telemetry", "decisions", "logs")
 
 
 class RunStore:
@@ -119,6 +120,12 @@ class RunStore:
             write_whole(self.folder / "requests" / f"{name}.parquet", to_parquet(rows.requests, REQUESTS))
         if rows.telemetry:
             write_whole(self.folder / "telemetry" / f"{name}.parquet", to_parquet(rows.telemetry, TELEMETRY))
+
+    def write_decisions(self, rows: Sequence[DecisionRow]) -> None:
+        """Keep what a search has decided so far, in place of what it had before. Nothing for no rows."""
+        self._lock.require()
+        if rows:
+            write_whole(self.folder / "decisions" / f"{rows[0].search_id}.parquet", to_parquet(rows, DECISIONS))
 
     def write_log(self, session_id: str, text: str) -> str:
         """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""

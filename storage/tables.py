@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.redact import redact
-from storage.rows import CellRow, RequestRow, ScoredRow, SessionRow, TelemetryRow
+from storage.rows import CellRow, DecisionRow, RequestRow, ScoredRow, SessionRow, TelemetryRow
 
-Row = SessionRow | CellRow | RequestRow | ScoredRow | TelemetryRow
+Row = SessionRow | CellRow | RequestRow | ScoredRow | TelemetryRow | DecisionRow
 
 _TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _COUNTS, _TIMES, _REALS = pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.float64())
@@ -144,6 +144,30 @@ TELEMETRY = _schema(
     schema_version=_INT,
 )
 
+DECISIONS = _schema(
+    search_id=_TEXT,
+    number=_INT,
+    round=_INT,
+    action=_TEXT,
+    goal=_TEXT,
+    metric=_TEXT,
+    question=_TEXT,
+    reason=_TEXT,
+    presumed=_TEXT,
+    cell_id=_TEXT,
+    deployment_id=_TEXT,
+    pair_id=_TEXT,
+    draft=_TEXT,
+    k=_INT,
+    concurrency=_INT,
+    value=_REAL,
+    low=_REAL,
+    high=_REAL,
+    pays_to=_INT,
+    costs_from=_INT,
+    schema_version=_INT,
+)
+
 SCHEMAS: Mapping[str, pa.Schema] = {
     "sessions": SESSIONS,
     "cells": CELLS,
@@ -151,7 +175,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "scored": SCORED,
     "telemetry": TELEMETRY,
 }
-"""folder of a run → schema of the files in it."""
+"""folder of a run → schema of the files in it. Those of `decisions/` are rewritten whole, and so are never compacted."""
 
 _DELTA = ("t_sched_ns", "t_sent_ns", "t_ns", "late_send_ns.list.element")
 _SPLIT = ("chunk_gap_ns.list.element",)

@@ -16,6 +16,7 @@ VIEW_FILES = [
     for topic in (
         "formulas",
         "requests",
+        "decisions",
         "acceptance",
         "lengths",
         "metrics",
@@ -80,6 +81,7 @@ PUBLIC_VIEWS = (
     "sessions",
     "versions",
     "attempts",
+    "decisions",
     "thresholds",
     "remedies",
     "advice",

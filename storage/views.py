@@ -20,7 +20,7 @@ from storage.glossary import write_glossary
 from storage.mirror import local_files
 from storage.places import Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
-from storage.tables import SCHEMAS
+from storage.tables import DECISIONS, SCHEMAS
 from storage.tower import PUBLIC_VIEWS, create_views, settle, settle_for, views_sql
 
 __all__ = [
@@ -155,7 +155,7 @@ def _record(runs: duckdb.DuckDBPyConnection, folders: Sequence[Place]) -> None:
     names = _names(folders)
     asked = [asked_of(folder, name) for folder, name in names.items()]
     runs.execute(table_sql(asked), [value for row in asked for value in row]).fetchall()
-    for kind in ("sessions", "cells"):
+    for kind in ("sessions", "cells", "decisions"):
         runs.execute(f"CREATE TABLE recorded_{kind} AS {_select(runs, kind, names, is_mixed=True)}")
         _refuse_newer(runs, kind)
     older = runs.execute(
@@ -182,7 +182,8 @@ def _select(runs: duckdb.DuckDBPyConnection, kind: str, names: dict[Place, str],
 
     Files of one schema are not opened to learn their columns: each mention of the view would open thousands of them again.
     """
-    runs.register("typed", SCHEMAS[kind].empty_table())
+    schema = DECISIONS if kind == "decisions" else SCHEMAS[kind]
+    runs.register("typed", schema.empty_table())
     runs.execute(f"CREATE TABLE empty_{kind} AS FROM typed")
     runs.unregister("typed")
     parts = [f"SELECT NULL::VARCHAR AS run, * FROM empty_{kind}"]

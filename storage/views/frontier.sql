@@ -27,7 +27,8 @@ FROM points LEFT JOIN beaten USING (run, deployment_id, condition, device);
 
 CREATE VIEW best_drafts AS
 -- For each setting, load and metric the draft with the highest speed-up among valid comparisons; 'none' when not one is above 1. `is_clear`: it is
--- significantly faster than without, and its interval lies above the ratio of the runner-up. n_drafts were compared, n_invalid were not.
+-- significantly faster than without, and its interval lies above the ratio of the runner-up. n_drafts were compared, n_invalid were not; a search left
+-- `n_not_searched` out that may be better, and then nothing is clear.
 WITH judged AS MATERIALIZED (SELECT * FROM draft_speedups WHERE category = 'all' AND ratio IS NOT NULL),
 ranked AS (
     SELECT *, row_number() OVER place AS rank, lead(draft) OVER place AS runner_up, lead(ratio) OVER place AS runner_up_ratio,
@@ -40,9 +41,11 @@ SELECT run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temp
        CASE WHEN ratio > 1 THEN draft ELSE 'none' END AS best_draft, CASE WHEN ratio > 1 THEN method ELSE 'none' END AS best_method,
        CASE WHEN ratio > 1 THEN k ELSE 0 END AS best_k, draft AS leader, method AS leader_method, k AS leader_k, ratio, ci_low, ci_high, significant, verdict,
        n_prompts, n_repeats, runner_up, runner_up_ratio,
-       verdict = 'faster' AND coalesce(ci_low > runner_up_ratio, true) AS is_clear, n_drafts, coalesce(n_invalid, 0) AS n_invalid,
+       verdict = 'faster' AND coalesce(ci_low > runner_up_ratio, true) AND open_places.n_not_searched IS NULL AS is_clear, n_drafts, coalesce(n_invalid, 0) AS n_invalid,
+       coalesce(open_places.n_not_searched, 0) AS n_not_searched,
        deployment_id, baseline_deployment_id, condition
-FROM ranked LEFT JOIN invalid USING (run, baseline_deployment_id, condition, metric) WHERE rank = 1;
+FROM ranked LEFT JOIN invalid USING (run, baseline_deployment_id, condition, metric)
+LEFT JOIN open_places USING (run, baseline_deployment_id, condition, metric) WHERE rank = 1;
 
 CREATE MACRO goodput_under(ttft_s, tpot_s) AS TABLE
 -- What any limits (s; null = none) allow, asked afterwards: FROM goodput_under(0.5, 0.05). One row a valid cell.

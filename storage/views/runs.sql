@@ -15,17 +15,23 @@ WITH told_cells AS (
            sum(ended_s * json_array_length(gpus_json)) / 3600 AS gpu_hours, list_sort(list(DISTINCT node) FILTER (node <> '')) AS nodes,
            list_sort(list_distinct(flatten(list(gpus_json ->> '$[*].name')))) AS gpus, min(started_at) AS first_session_at
     FROM sessions GROUP BY run
+), told_searches AS (
+    SELECT run, any_value(goal) AS goal FROM decisions WHERE is_current GROUP BY run
+), left_out AS (
+    SELECT run, count(*) AS n_not_searched FROM not_searched GROUP BY run
 )
 SELECT run, folder, command, started_at, git_commit, git_dirty, n_planned, coalesce(n_cells, 0) AS n_cells, coalesce(n_ok, 0) AS n_ok,
        coalesce(n_valid, 0) AS n_valid, coalesce(n_failed, 0) AS n_failed, coalesce(n_invalid, 0) AS n_invalid,
-       greatest(coalesce(n_planned, n_cells, 0) - coalesce(n_cells, 0), 0) + coalesce(n_not_measured, 0) AS n_missing,
+       coalesce(n_not_searched, 0) AS n_not_searched, coalesce(goal, '') AS search_goal,
+       greatest(coalesce(n_planned, n_cells, 0) - coalesce(n_cells, 0) - coalesce(n_not_searched, 0), 0) + coalesce(n_not_measured, 0) AS n_missing,
        n_missing = 0 AND n_cells > 0 AS is_whole,
-       CASE WHEN is_whole THEN n_ok || ' of ' || n_cells || ' cells measured'
+       CASE WHEN is_whole AND goal IS NOT NULL THEN n_ok || ' of ' || n_planned || ' cells measured, ' || coalesce(n_not_searched, 0) || ' not searched'
+            WHEN is_whole THEN n_ok || ' of ' || n_cells || ' cells measured'
             ELSE 'so far: ' || coalesce(n_cells - n_not_measured, 0) || ' of ' || greatest(n_planned, n_cells, 0) || ' cells' END AS progress,
        coalesce(n_sessions, 0) AS n_sessions, coalesce(n_failed_sessions, 0) AS n_failed_sessions, n_requests, engines, models, methods, workloads,
        nodes, gpus, measured_s, starting_s, session_s, gpu_hours, gpu_hour_price, gpu_hours * gpu_hour_price AS money,
        coalesce(simulated, false) AS simulated, first_session_at, last_cell_at
-FROM recorded_runs LEFT JOIN told_cells USING (run) LEFT JOIN told_sessions USING (run);
+FROM recorded_runs LEFT JOIN told_cells USING (run) LEFT JOIN told_sessions USING (run) LEFT JOIN told_searches USING (run) LEFT JOIN left_out USING (run);
 
 CREATE VIEW versions AS
 -- One row an engine start and thing with a version: 'engine', 'specsweep' (the commit), 'python', a library, 'gpu0 driver', ...

@@ -59,7 +59,8 @@ SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, 
 FROM placed, thresholds;
 
 CREATE VIEW places AS
--- Steps on the way to `verdicts`: one row a question, metric and place (load, prompt length, batch, entropy); whether any draft pays there.
+-- Steps on the way to `verdicts`: one row a question, metric and place (load, prompt length, batch, entropy); whether any draft pays there. Where a
+-- search left drafts out that may pay (`open_places`), and none that was measured does, the place is open: nothing counts there as validly compared.
 SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
        baseline_deployment_id, condition, any_value(load_kind) AS load_kind, any_value(load) AS load, any_value(concurrency) AS concurrency,
        any_value(rate) AS rate, any_value(isl) AS isl, any_value(batch) AS batch, any_value(entropy) AS entropy,
@@ -67,8 +68,10 @@ SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE s
                  CASE WHEN any_value(batch) > 1 THEN 'batch ' || any_value(batch) END) AS rest,
        concat_ws(', ', any_value(load), nullif(rest, '')) AS place,
        bool_or(verdict = 'faster') FILTER (valid) AS pays, bool_and(verdict = 'slower') FILTER (valid) AS costs,
-       count(*) FILTER (valid) AS n_valid, count(*) FILTER (NOT valid) AS n_invalid
-FROM draft_speedups WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL;
+       coalesce(any_value(n_not_searched), 0) > 0 AND NOT coalesce(pays, false) AS is_open,
+       CASE WHEN is_open THEN 0 ELSE count(*) FILTER (valid) END AS n_valid, count(*) FILTER (NOT valid) AS n_invalid
+FROM draft_speedups LEFT JOIN open_places USING (run, baseline_deployment_id, condition, metric)
+WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL;
 
 CREATE MACRO listed(names) AS CASE WHEN len(names) > 0 THEN array_to_string(names[1:6], '; ') || CASE WHEN len(names) > 6 THEN format('; and {} more', len(names) - 6) ELSE '' END ELSE '' END;
 
@@ -93,7 +96,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     FROM ranged
 ), answers AS (
     SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, count(*) FILTER (n_valid > 0) AS n_places, count(*) FILTER (pays) AS n_paying,
-           count(*) FILTER (costs) AS n_costing, sum(n_valid)::BIGINT AS n_comparisons, sum(n_invalid)::BIGINT AS n_invalid,
+           count(*) FILTER (costs AND NOT is_open) AS n_costing, count(*) FILTER (is_open) AS n_open, sum(n_valid)::BIGINT AS n_comparisons, sum(n_invalid)::BIGINT AS n_invalid,
            CASE WHEN n_places = 0 THEN 'unknown' WHEN n_paying = n_places THEN 'yes' WHEN n_paying = 0 THEN 'no' ELSE 'depends' END AS answer
     FROM spots GROUP BY ALL
 ), where_told AS (
@@ -136,22 +139,24 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     LEFT JOIN reasons USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
     LEFT JOIN lengths USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
 )
-SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid,
+SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid, n_open,
        coalesce(where_it_pays, '') AS where_it_pays, coalesce(where_it_does_not, '') AS where_it_does_not, draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
        best.verdict AS best_verdict, best.load || CASE WHEN best.isl > 0 THEN format(', {} input tokens', best.isl) ELSE '' END AS best_at,
        best.n_prompts AS n_prompts, best.n_repeats AS n_repeats, coalesce(categories_that_pay, []) AS categories_that_pay,
        coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(causes, []) AS causes,
-       CASE WHEN answer = 'unknown' THEN 'No speculative cell and its baseline are both valid.'
+       CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'The search left out drafts that may pay: they were not asked for.'
+            WHEN answer = 'unknown' THEN 'No speculative cell and its baseline are both valid.'
             WHEN answer = 'yes' THEN format('{} serves {:.2f} times as fast at its best, {}.', draft, best_ratio, best_at)
             ELSE concat_ws(': ', CASE WHEN numbers IS NOT NULL THEN numbers END,
                            coalesce((SELECT string_agg(meaning, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice WHERE list_contains(joined.causes, cause)),
                                     'differences are within noise, or of a kind that was not measured')) || '.' END AS why,
-       CASE answer WHEN 'unknown' THEN 'Look at cell_verdicts: mend what makes the cells invalid, then run the same command again.'
+       CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'Run the same command without search.goal: it measures the rest.'
+            ELSE CASE answer WHEN 'unknown' THEN 'Look at cell_verdicts: mend what makes the cells invalid, then run the same command again.'
             WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}).', draft, best_method, best_k) || coalesce(' Best by load: ' || by_load || '.', '')
             WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; serve the rest without speculation.', draft, best_method, best_k, where_it_pays)
                                 || coalesce(' Best by load: ' || by_load || '.', '')
             ELSE 'Leave speculation off' || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
-                                                                   WHERE list_contains(joined.causes, cause)), '') || '.' END AS what_to_do,
+                                                                   WHERE list_contains(joined.causes, cause)), '') || '.' END END AS what_to_do,
        best.deployment_id AS best_deployment_id, best.condition AS best_condition
 FROM joined LEFT JOIN domains ON domains.run = joined.run AND domains.deployment_id = best.deployment_id AND domains.condition = best.condition
  AND domains.metric = joined.metric;

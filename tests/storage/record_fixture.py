@@ -9,7 +9,8 @@ from pathlib import Path
 
 from recorded import create_cell, create_request, create_row, create_session, record
 
-from storage.rows import SCHEMA_VERSION, CellResult, ScoredRow, TelemetryRow
+from storage.rows import SCHEMA_VERSION, CellResult, DecisionRow, ScoredRow, TelemetryRow
+from storage.runs import RunStore
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -34,7 +35,12 @@ def main() -> None:
         device = TelemetryRow(row.cell_id, 1, 1000, "gpu0", 0.9, 1 << 30, 300.0, 1980.0, 60.0, 1e6, 0, 0, 0, None, 0, 0)
         scored = [ScoredRow(row.cell_id, 1, 0, "q0", "coding", "p0-0", [1, 2], [-0.5, -0.25])]
         results += [create_session(row, engine_version="5.0"), CellResult(row, requests, [sample, device], scored=scored)]
-    record(FIXTURES / f"schema_{SCHEMA_VERSION}", *results)
+    folder = record(FIXTURES / f"schema_{SCHEMA_VERSION}", *results)
+    decision = DecisionRow(
+        "0123456789abcdef", 0, 1, "measure", "crossover", "user_tps", "small", "a coarse point", cell_id=row.cell_id
+    )
+    with RunStore.open(folder) as store:
+        store.write_decisions([decision])
 
 
 if __name__ == "__main__":
