@@ -88,7 +88,7 @@ def test_a_run_is_listed_with_its_time_state_cells_and_verdict(page: Served) -> 
 def test_what_is_missing_or_failed_is_counted(page: Served) -> None:
     told = card(page.get("/").text, "half &lt;b&gt;")
 
-    assert "stopped 2 of 8 measured , 1 failed" in told
+    assert "stopped 2 of 8 measured, 1 failed" in told
 
 
 def test_a_broken_run_is_a_line_of_the_list_and_the_others_stand(page: Served) -> None:
