@@ -177,12 +177,10 @@ class Client:
             self.ended.append((turn, error, offset))
 
     def offset_since_last(self) -> int:
-        """Wall clock − monotonic clock; `NO_OFFSET` when it jumped since the last look, or without kernel stamps."""
-        offset = wall_minus_monotonic_ns()
-        if abs(offset - self.offset) > STEP_NS:
-            self.offset, self.clock_stepped = offset, True
-            return NO_OFFSET
-        return self.offset if self.lines.has_stamps else NO_OFFSET
+        """Wall clock − monotonic clock; `NO_OFFSET` since it jumped (what is in flight has stamps of before and after), or
+        without kernel stamps."""
+        self.clock_stepped = self.clock_stepped or abs(wall_minus_monotonic_ns() - self.offset) > STEP_NS
+        return self.offset if self.lines.has_stamps and not self.clock_stepped else NO_OFFSET
 
     def pack(self, turn: Turn, error: str, offset: int) -> None:
         """Make a turn small, for the worker to have later."""
