@@ -38,7 +38,8 @@ SELECT max(start_s), avg(session_s), greatest(sum(session_s) / $seats, max(sessi
 BESIDE = """
 WITH starts AS (SELECT began, row_number() OVER (ORDER BY began) - $seats AS number FROM sessions),
 ends AS (SELECT ended, row_number() OVER (ORDER BY ended) AS number FROM sessions WHERE ended IS NOT NULL)
-SELECT (SELECT median(beside_s) FROM sessions),
+SELECT (SELECT bool_and(ended IS NOT NULL) FROM sessions),
+       (SELECT median(beside_s) FROM sessions),
        (SELECT median(began - ended) FROM starts JOIN ends USING (number)), -- the seat that became free first is taken first
        (SELECT median(since_last_s) FROM tries),
        (SELECT max(ended) - min(began) FROM sessions)
@@ -48,13 +49,14 @@ SELECT (SELECT median(beside_s) FROM sessions),
 def counted(run: Path, cells: int, seats: int, makespan_s: float) -> dict[str, object]:
     """`session_overhead_s`: from a session's end to the next one's start on that seat, and all in it that is neither a cell
     nor between cells: the engine's start and stop. `cell_overhead_s`: from a cell's end to the next one's start.
-    `command_overhead_s`: before the first session and after the last: Ray's first workers, the report.
+    `command_overhead_s`: before the first session and after the last: Ray's first workers, the report. None where kills make
+    both meaningless.
     """
     with open_records([run]) as runs:
         runs.execute(CELLS)
         measured, twice, failed = one(runs, FATES)
         start_s, session_s, bound_s = one(runs, WORK, seats)
-        beside_s, between_s, cell_s, span_s = one(runs, BESIDE, seats)
+        is_whole, beside_s, between_s, cell_s, span_s = one(runs, BESIDE, seats)
         return {
             "cells": cells,
             "measured": int(measured),
@@ -66,9 +68,9 @@ def counted(run: Path, cells: int, seats: int, makespan_s: float) -> dict[str, o
             "ratio": round(makespan_s / bound_s, 3),
             "session_s": round(session_s, 1),
             "engine_start_s": round(start_s, 2),
-            "session_overhead_s": round(beside_s + between_s, 2),
+            "session_overhead_s": round(beside_s + between_s, 2) if is_whole else None,
             "cell_overhead_s": round(cell_s, 3),
-            "command_overhead_s": round(makespan_s - span_s, 1),
+            "command_overhead_s": round(makespan_s - span_s, 1) if is_whole else None,
         }
 
 
