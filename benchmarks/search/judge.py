@@ -1,8 +1,9 @@
 """Owns how a search is judged: its answers beside those of the full grid, and what following them costs. Does not own them.
 
 An answer is the same where it is equal, or where the full grid's own 95 % interval does not tell the two apart. Such a tie
-is no failure, but what it costs counts: `regret` is the share of speed (or goodput) that is lost against the best, by what is
-true.
+is no failure, but what it costs counts: `regret` is the share of speed (or goodput) that is lost against the best, by what
+is true. Whether limits on latency hold at a load is a cliff, over which noise moves the full grid too: of goodput the best is the
+full grid's own answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orchestrator.search.known import Answer, Facts, Interval, Known
 from orchestrator.settings import Goal, Search
 
 Truth = Callable[[Spot], float]
-"""What a spot gives in truth: its speed-up (1 for the baseline), or its goodput (0 where the limits do not hold)."""
+"""What a spot gives in truth: its speed-up (1 for the baseline), or its goodput."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,14 @@ def _max_goodput(answer: Answer, known: Known, truth: Truth) -> Iterator[Verdict
     question = answer.question
     best = Climb(question, known, Search()).best(question.every_arm)
     chosen = _spot(answer.arm, answer.load)
-    true = max(truth(spot) for arm in question.every_arm for spot in arm.spots.values())
     if best is None:
         yield Verdict(chosen is None, chosen is None, 0.0)
         return
-    is_equal = chosen is not None and chosen.id == best[0].spots[best[1]].id
+    full = best[0].spots[best[1]]
+    is_equal = chosen is not None and chosen.id == full.id
     told = known.of(chosen).goodput
     is_tie = told is not None and told.high >= best[2].goodput.value
-    yield Verdict(is_equal, is_equal or is_tie, _lost(true, truth(chosen) if chosen else 0.0))
+    yield Verdict(is_equal, is_equal or is_tie, _lost(truth(full), truth(chosen) if chosen else 0.0))
 
 
 def _spot(arm: Arm | None, load: int | None) -> Spot | None:
@@ -103,7 +104,7 @@ def _spot(arm: Arm | None, load: int | None) -> Spot | None:
 
 
 def _lost(best: float, reached: float) -> float:
-    return 1 - reached / best if best else 0.0
+    return max(0.0, 1 - reached / best) if best else 0.0
 
 
 def summed(verdicts: list[Verdict]) -> dict[str, float | bool]:

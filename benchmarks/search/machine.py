@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -138,15 +139,14 @@ def _request(machine: Machine, cell: Cell, index: int, begin: float, day: float,
     )  # fmt: skip
 
 
-def goodput(machine: Machine, cell: Cell, days: int = 4) -> tuple[float, float]:
-    """Requests a second within the limit and their share, mean over days of their own."""
-    told = [_goodput(machine, play(machine, cell, f"day {day}")) for day in range(days)]
-    return sum(rate for rate, _ in told) / days, sum(share for _, share in told) / days
+def goodput(machine: Machine, cell: Cell, days: int = 4) -> float:
+    """Requests a second within the limit, mean over days of their own."""
+    return fmean(_goodput(machine, play(machine, cell, f"day {day}")) for day in range(days))
 
 
-def _goodput(machine: Machine, result: CellResult) -> tuple[float, float]:
+def _goodput(machine: Machine, result: CellResult) -> float:
     good = sum(tpot <= machine.slo_tpot_s for tpot in _tpots_s(result.requests))
-    return good / (result.cell.duration_ns / 1e9), good / len(result.requests)
+    return good / (result.cell.duration_ns / 1e9)
 
 
 def _tpots_s(requests: Sequence[RequestRow]) -> Iterator[float]:

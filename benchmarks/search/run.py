@@ -87,10 +87,10 @@ def pretended(seed: int) -> Grid:
     with tempfile.TemporaryDirectory() as folder:
         cells = machine.record(pretence, Path(folder) / "run")
         facts = facts_of(place_of(folder) / "run", Search(), {cell.id for cell in cells})
-    return Grid(cells, facts, truths_of(pretence, facts.min_attainment))
+    return Grid(cells, facts, truths_of(pretence))
 
 
-def truths_of(pretence: machine.Machine, least: float) -> dict[Goal, Truth]:
+def truths_of(pretence: machine.Machine) -> dict[Goal, Truth]:
     played: dict[str, float] = {}
 
     def speedup(spot: Spot) -> float:
@@ -98,8 +98,7 @@ def truths_of(pretence: machine.Machine, least: float) -> dict[Goal, Truth]:
 
     def goodput(spot: Spot) -> float:
         if spot.id not in played:
-            rate, share = machine.goodput(pretence, spot.first)
-            played[spot.id] = rate if share >= least else 0.0
+            played[spot.id] = machine.goodput(pretence, spot.first)
         return played[spot.id]
 
     return {Goal.best_k: speedup, Goal.crossover: speedup, Goal.max_goodput: goodput}
@@ -119,9 +118,8 @@ def recorded_run(folder: Path) -> Grid:
         return told.value if told else 0.0
 
     def goodput(spot: Spot) -> float:
-        seen = facts.seen.get(spot.id)
-        holds = seen and seen.attainment and seen.attainment.value >= facts.min_attainment
-        return seen.goodput.value if seen and seen.goodput and holds else 0.0
+        told = facts.seen[spot.id].goodput if spot.id in facts.seen else None
+        return told.value if told else 0.0
 
     return Grid(cells, facts, {Goal.best_k: speedup, Goal.crossover: speedup, Goal.max_goodput: goodput})
 

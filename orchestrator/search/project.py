@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median
 
@@ -24,13 +24,17 @@ class Projector:
     question: Question
     family: Mapping[int, Arm]
     known: Known
+    _told: dict[int, list[float]] = field(default_factory=dict, repr=False)  # by how much was asked for: errors
 
     def projected(self, k: int, load: int) -> Interval | None:
         """The speed-up, moved by what measured ones differ from theirs on average, give or take what they scatter."""
         plain = self._plain(k, load)
         if plain is None:
             return None
-        off = self._errors()
+        n_asked = len(self.known.asked)
+        if n_asked not in self._told:  # they are the same until more is known
+            self._told[n_asked] = self._errors()
+        off = self._told[n_asked]
         factor = median(off) if off else 1.0
         margin = max([LEAST_MARGIN, *(abs(error / factor - 1) for error in off)])
         value = plain * factor
