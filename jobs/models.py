@@ -119,13 +119,17 @@ def find_in_package(path: str, key: str = "model.path") -> Path:
     name, _, file = path.removeprefix(PACKAGE).partition("/")
     if not name.isidentifier() or not file:
         raise BadInput(f"`{key}` must read {PACKAGE}NAME/FILE.gguf: got {path!r}. Name a package and a file in it.")
-    found = [folder / file for folder in package_folders(name) if (folder / file).is_file()]
-    if found:
-        return found[0]
-    raise BadInput(
-        f"`{key}` must name a file of an installed package: got {path!r}. Neither {sys.executable} nor "
-        f"{engine_python()} has it. Install the package in one of them, or run `make env`."
-    )
+    folders = package_folders(name)
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    if has := sorted(item.name for folder in folders for item in folder.glob("*.gguf")):
+        remedy = f"The package has {', '.join(has)}. Name one of these."
+    else:
+        remedy = (
+            f"Neither {sys.executable} nor {engine_python()} has it. Install the package in one of them, or run `make env`."
+        )
+    raise BadInput(f"`{key}` must name a file of an installed package: got {path!r}. {remedy}")
 
 
 def package_folders(name: str) -> list[Path]:

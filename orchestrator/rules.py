@@ -13,7 +13,7 @@ from typing import Any
 from jobs.engines import engine_named
 from jobs.errors import BadInput
 from jobs.load import arrivals
-from jobs.spec import DEVICES, DRAFT_FIELDS, ENTROPIES, NEEDS_MODEL, SCHEDULES, Cell, Draft, Workload
+from jobs.spec import DEVICES, DRAFT_FIELDS, NEEDS_MODEL, SCHEDULES, Cell, Draft, Workload
 from jobs.workloads import WORKLOADS, load_prompts
 from jobs.workloads.base import Prompt
 from jobs.workloads.schema import schema_text
@@ -51,7 +51,6 @@ RULES = (
     Rule("engine.threads", "at least 0", lambda v: v >= 0),
     Rule("engine.start_timeout_s", "above 0", lambda v: v > 0),
     Rule("workload.limit", "at least 0 (0 = all prompts)", lambda v: v >= 0),
-    Rule("workload.isl", "tokens, as 1000 or 1k (0 = as the prompts are)", lambda v: type(v) is int and v >= 0),
     Rule("workload.output_limit", "at least 1", lambda v: v >= 1),
     Rule("sampling.temperature", "at least 0 (0 = greedy)", lambda v: 0 <= v < math.inf),
     Rule("sampling.top_p", "above 0 and at most 1", lambda v: 0 < v <= 1),
@@ -74,7 +73,6 @@ CHOICES = {
     "draft.schedule": SCHEDULES,
     "draft.method": tuple(DRAFT_FIELDS),
     "workload.name": tuple(WORKLOADS),
-    "workload.entropy": ENTROPIES,
 }
 
 DRAFT_RULES = {

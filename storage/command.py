@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +40,21 @@ def run_command(act: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """`BadInput` for an `--output` in which no folder can be made or written, before any work is done."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise BadInput(f"--output must be a folder: got {folder}, and {there} is a file. Name another one.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as refusal:
+        raise BadInput(
+            f"--output must be a folder that can be written: got {folder} ({refusal.strerror}). Name another one."
+        ) from None
 
 
 def write_output(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from jobs.errors import BadInput
-from jobs.spec import Workload
+from jobs.spec import ENTROPIES, Workload
 from jobs.workloads.base import Prompt
 from jobs.workloads.stratify import of_categories, stratified
 
@@ -34,10 +34,24 @@ WORKLOADS = {
 
 def load_prompts(workload: Workload) -> list[Prompt]:
     """The prompts of a workload in the order of sending; `BadInput` for a name, category or field that it does not have."""
+    _refuse_unreadable(workload)
     prompts = of_categories(reader_of(workload.name)(workload), workload.categories, workload.name)
     if all(prompt.arrival_s is not None for prompt in prompts):
         return _as_they_came(prompts, workload.limit)
     return stratified(prompts, workload.limit, workload.seed)
+
+
+def _refuse_unreadable(workload: Workload) -> None:
+    """`BadInput` for values that mean nothing for any workload."""
+    if type(workload.isl) is not int or workload.isl < 0:
+        raise BadInput(
+            f"`workload.isl` must be tokens, as 1000 or 1k (0 = as the prompts are): got {workload.isl!r}. Write a number."
+        )
+    if workload.entropy not in ENTROPIES:
+        known = ", ".join(filter(None, ENTROPIES))
+        raise BadInput(
+            f"`workload.entropy` must be one of {known}, or be left out for all of them: got {workload.entropy!r}. Use one."
+        )
 
 
 def _as_they_came(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:

@@ -11,11 +11,11 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from jobs.errors import BadInput
 from jobs.models import resolve
 from jobs.spec import Workload
 from jobs.workloads import WORKLOADS, load_prompts
 from jobs.workloads.base import Prompt
+from jobs.workloads.jsonl import columns_of
 from jobs.workloads.tokenize import ChatTokenizer, conversations, prompt_tokens
 from storage.command import OneLineParser, run_command
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     fields = {name: getattr(options, name) for name in ("path", "revision", "split", "isl", "entropy", "limit", "seed")}
-    workload = Workload(options.workload, categories=options.category, columns=_columns(options.column), **fields)
+    workload = Workload(options.workload, categories=options.category, columns=columns_of(options.column), **fields)
     prompts = load_prompts(workload)
     Console().print(_table(options.workload, prompts, _lengths(prompts, options.model) if options.model else {}))
     return 0
@@ -46,13 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=0, help="as workload.limit")
     parser.add_argument("--seed", type=int, default=0, help="as workload.seed")
     return parser
-
-
-def _columns(given: Sequence[str]) -> dict[str, str]:
-    pairs = [item.partition("=") for item in given]
-    if wrong := [item for item, (_, _, theirs) in zip(given, pairs, strict=True) if not theirs]:
-        raise BadInput(f"--column must read OURS=THEIRS: got {wrong[0]!r}. Write --column text=prompt.")
-    return {ours: theirs for ours, _, theirs in pairs}
 
 
 def _lengths(prompts: Sequence[Prompt], model: str) -> dict[str, int]:

@@ -33,6 +33,10 @@ class Template(Protocol):
     def ordinary_ids(self) -> Sequence[int]:
         """Ids that are text: neither special nor added to the vocabulary."""
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids must be smaller."""
+
 
 class Recipe(Protocol):
     """How a prompt is made that depends on the tokenizer, because it is to have a certain length in its tokens."""

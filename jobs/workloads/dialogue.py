@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.workloads.base import Message
-from jobs.workloads.files import Row
+from jobs.workloads.rows import Row
 
 FIRST = ("system", "developer")
 ANSWER = "assistant"
@@ -41,8 +41,11 @@ def dialogue_of(messages: object, row: Row) -> Dialogue:
     else:
         recorded = _recorded(rest)
         turns = tuple(str(part[-1]["content"]) for part in recorded)
-    if not turns:
+    asked = [item for item in plain if item["role"] == "user"]
+    if not turns or not asked:
         raise row.wrong("`messages` must ask something", [item["role"] for item in plain], "Add a user's message.")
+    if not all(item["content"].strip() for item in asked):
+        raise row.wrong("a user's message must say something", messages, "Take what is blank out.")
     return Dialogue(opening, turns, recorded)
 
 

@@ -41,6 +41,10 @@ def _check(cell: Cell, folder: Path) -> None:
         (prompt for prompt in prompts if prompt.recipe), key=lambda prompt: prompt.recipe.isl if prompt.recipe else 0
     )
     extremes = [*asked[:1], *asked[-1:]]  # where these can be made, all can
+    saying = {(bool(prompt.opening), bool(prompt.recorded), bool(prompt.tools)): prompt for prompt in prompts}
+    extremes += [
+        prompt for kinds, prompt in saying.items() if any(kinds)
+    ]  # what only a template can say, it may not be able to
     close = [
         prompt for prompt in prompts if not prompt.recipe and _most_tokens(prompt, folder, workload.output_limit) > limit > 0
     ]

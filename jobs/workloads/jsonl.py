@@ -16,7 +16,8 @@ from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, Template, question_id_of, refuse_meaningless
 from jobs.workloads.dialogue import Dialogue, dialogue_of
-from jobs.workloads.files import Row, located, require, rows_of
+from jobs.workloads.files import chosen
+from jobs.workloads.rows import Row, loaded, require, rows_of
 
 ASKS = ("text", "turns", "messages", "token_ids")
 LABELS = ("question_id", "category", "sub_category", "difficulty", "source", "src_id")
@@ -35,13 +36,18 @@ class GivenIds:
     """The recipe of a prompt that comes as token ids: they are sent as they are, in no template."""
 
     ids: tuple[int, ...]
+    place: str  # where they were read
 
     @property
     def isl(self) -> int:
         return len(self.ids)
 
     def made(self, template: Template) -> tuple[str, list[int]]:
-        del template
+        if max(self.ids) >= template.vocabulary_size:
+            raise BadInput(
+                f"`token_ids` must be below the size of the model's vocabulary, {template.vocabulary_size}: got "
+                f"{max(self.ids)} in {self.place}. Use ids of this model's tokenizer, or send text."
+            )
         return told(self.ids), list(self.ids)
 
 
@@ -49,20 +55,37 @@ def read_prompts(workload: Workload) -> list[Prompt]:
     """The prompts of the files that `workload.path` (and of a folder `workload.split`, a pattern) names."""
     refuse_meaningless(workload, MEANINGLESS)
     names = names_of(workload.columns, COLUMNS)
-    rows = rows_of(located(workload, [workload.split] if workload.split else FILES))
-    ask = _ask(rows, names, workload.columns)
-    require(rows, [names[ask], *(names[name] for name in workload.columns)])
-    return unique([_prompt(row, names, ask) for row in rows], has_ids=rows[0].get(names["question_id"]) is not None)
+    rows = rows_of(chosen(workload, FILES))
+    require(rows, [names[name] for name in workload.columns])
+    asks = [name for name in ASKS if name in workload.columns]
+    prompts = [_prompt(row, names, _ask(row, names, asks or ASKS)) for row in rows]
+    return unique(prompts, has_ids=rows[0].get(names["question_id"]) is not None)
 
 
 def names_of(columns: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     """Our name of a column → the file's; `BadInput` for a column that we do not know."""
     if unknown := sorted(set(columns) - set(known)):
         raise BadInput(
-            f"`workload.columns` must map these to a file's columns: {', '.join(known)}. Got {', '.join(unknown)}. Use "
-            "those, as in 'workload.columns={text: prompt}'."
+            f"`workload.columns` must map these to a file's columns: {', '.join(known)}. Got "
+            f"{', '.join(map(repr, unknown))}. Use those, as in 'workload.columns={{text: prompt}}'."
         )
+    for ours, theirs in columns.items():
+        if not isinstance(theirs, str) or not theirs:
+            raise BadInput(
+                f"`workload.columns.{ours}` must be the name of a column: got {theirs!r}. Write "
+                f"'workload.columns={{{ours}: NAME}}'."
+            )
     return {**{name: name for name in known}, **columns}
+
+
+def columns_of(given: Sequence[str]) -> dict[str, str]:
+    """`workload.columns` out of a command's `--column OURS=THEIRS`; `BadInput` for one that reads otherwise."""
+    pairs = [item.partition("=") for item in given]
+    if wrong := [item for item, (ours, _, theirs) in zip(given, pairs, strict=True) if not (ours and theirs)]:
+        raise BadInput(f"--column must read OURS=THEIRS: got {wrong[0]!r}. Write --column text=prompt.")
+    if twice := [ours for ours, count in Counter(ours for ours, *_ in pairs).items() if count > 1]:
+        raise BadInput(f"--column must name each of our columns once: got {twice[0]} twice. Leave one out.")
+    return {ours: theirs for ours, _, theirs in pairs}
 
 
 def unique(prompts: Sequence[Prompt], has_ids: bool) -> list[Prompt]:
@@ -83,16 +106,16 @@ def told(ids: Sequence[int]) -> str:
     return f"{len(ids)} token ids"
 
 
-def _ask(rows: Sequence[Row], names: Mapping[str, str], columns: Mapping[str, str]) -> str:
-    """By which of ASKS the file asks: the one that is mapped, or the only one that there is."""
-    mapped = [name for name in ASKS if name in columns]
-    found = mapped or [name for name in ASKS if rows[0].get(name) is not None]
+def _ask(row: Row, names: Mapping[str, str], asks: Sequence[str]) -> str:
+    """By which of `asks` (those that are mapped, or all) the row asks: the only one that it has."""
+    found = [name for name in asks if row.get(names[name]) is not None]
     if len(found) == 1:
         return found[0]
-    has = ", ".join(sorted(rows[0].values)) or "none"
+    filled = sorted(name for name, value in row.values.items() if value is not None)
+    has = f"{len(found)} of them, {' and '.join(found)}" if found else f"none, but {', '.join(filled) or 'nothing at all'}"
     raise BadInput(
-        f"a file of prompts must have one of the columns {', '.join(ASKS)}: {rows[0].place} has {has}"
-        f"{f', which is {len(found)} of them' if found else ''}. Say which is it: 'workload.columns={{text: NAME}}'."
+        f"a row must ask by one of {', '.join(names[name] for name in asks)}: {row.place} has {has}. Say which it is: "
+        "'workload.columns={text: NAME}'."
     )
 
 
@@ -113,7 +136,7 @@ def _prompt(row: Row, names: Mapping[str, str], ask: str) -> Prompt:
         recorded=dialogue.recorded,
         tools=_tools(row, names["tools"]),
         output_limit=row.count(names["output_limit"]),
-        recipe=GivenIds(ids) if ids else None,
+        recipe=GivenIds(ids, row.place) if ids else None,
     )
 
 
@@ -122,8 +145,11 @@ def _dialogue(row: Row, column: str, ask: str) -> Dialogue:
     if ask == "messages":
         return dialogue_of(value, row)
     turns = value if ask == "turns" else [row.get(column)]
-    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
-        raise row.wrong(f"`{column}` must be {'a list of texts' if ask == 'turns' else 'text'}", turns, "Write it as that.")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+        what, example = ("a list of texts", '["...", "..."]') if ask == "turns" else ("text", '"..."')
+        raise row.wrong(
+            f"`{column}` must be {what}, none of it blank", row.get(column), f"Write {example}, or take the row out."
+        )
     return Dialogue((), tuple(turns))
 
 
@@ -146,8 +172,8 @@ def _structured(row: Row, column: str) -> Any:
     value = row.get(column)
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
-            return json.loads(value)
-        except ValueError:
+            return loaded(value, row.place)
+        except json.JSONDecodeError:
             return value
     return value
 

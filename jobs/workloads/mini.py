@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobs.errors import BadInput
 from jobs.spec import Workload
-from jobs.workloads.base import Prompt
+from jobs.workloads.base import Prompt, refuse_meaningless
 
 DATA = Path(__file__).parent / "data" / "mini.jsonl"
 
 MEANINGLESS = {
     "split": "its prompts are one set",
     "path": "its prompts are part of SpecSweep",
+    "revision": "its prompts are part of SpecSweep",
+    "columns": "it reads no file of yours",
+    "entropy": "its prompts are of one kind",
     "isl": "its prompts are whole texts of 30 to 900 tokens, and none is padded or cut to a length",
 }
 """Field of `Workload` → why it can mean nothing for `mini`."""
@@ -22,9 +24,7 @@ MEANINGLESS = {
 
 def read_prompts(workload: Workload) -> list[Prompt]:
     """All prompts, in the order of the file; `BadInput` for a field that `mini` could only ignore."""
-    for name, reason in MEANINGLESS.items():
-        if value := getattr(workload, name):
-            raise BadInput(f"`workload.{name}` does not exist for `mini`: got {value!r}, but {reason}. Leave it out.")
+    refuse_meaningless(workload, MEANINGLESS)
     return [_prompt(json.loads(line)) for line in DATA.read_text(encoding="utf-8").splitlines()]
 
 

@@ -13,7 +13,8 @@ from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, refuse_meaningless
 from jobs.workloads.dialogue import Dialogue
-from jobs.workloads.files import Row, located, require, rows_of
+from jobs.workloads.files import located
+from jobs.workloads.rows import Row, require, rows_of
 from jobs.workloads.speed_bench import prompt_of
 
 EIGHT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")

@@ -12,8 +12,9 @@ from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, question_id_of, refuse_meaningless
 from jobs.workloads.dialogue import Dialogue, dialogue_of
-from jobs.workloads.files import Row, located, require, rows_of
+from jobs.workloads.files import located
 from jobs.workloads.jsonl import unique
+from jobs.workloads.rows import Row, require, rows_of
 
 CATEGORY = "sharegpt"
 FILES = ("ShareGPT_V3_unfiltered_cleaned_split.json", "*.json", "*.jsonl", "*.parquet")

@@ -14,7 +14,8 @@ from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, refuse_meaningless
 from jobs.workloads.dialogue import Dialogue, dialogue_of
-from jobs.workloads.files import Row, located, require, rows_of
+from jobs.workloads.files import located
+from jobs.workloads.rows import Row, require, rows_of
 
 MASK = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 """How the first turn of a row begins whose text may not be passed on by the data set; its template may follow."""

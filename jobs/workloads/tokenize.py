@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,13 @@ class ChatTokenizer:
         return text
 
     def _refuse_unread(self, template_args: Mapping[str, Any]) -> None:
+        if ours := sorted(
+            set(template_args) & set(signature(self._tokenizer.apply_chat_template).parameters) - {"documents"}
+        ):
+            raise BadInput(
+                "`workload.template_args` must leave to SpecSweep what it gives to every template itself: got "
+                f"{', '.join(ours)}. Leave them out."
+            )
         template = self._tokenizer.get_chat_template() if self.has_template else ""
         if unread := [name for name in template_args if not re.search(rf"\b{re.escape(name)}\b", template)]:
             raise BadInput(

@@ -13,8 +13,9 @@ from datetime import datetime, timezone
 from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, Template, question_id_of, refuse_meaningless
-from jobs.workloads.files import Row, located, require, rows_of
+from jobs.workloads.files import chosen
 from jobs.workloads.jsonl import names_of, unique
+from jobs.workloads.rows import Row, require, rows_of
 from jobs.workloads.synthetic import CATEGORIES, PLACES, TASKS, Task, pieces
 
 FILES = ("*.csv", "*.jsonl", "*.parquet", "*.json")
@@ -85,7 +86,7 @@ class TraceText:
 def read_prompts(workload: Workload) -> list[Prompt]:
     """The requests of a trace, but for those that failed in it (without a token in or out)."""
     refuse_meaningless(workload, MEANINGLESS)
-    rows = rows_of(located(workload, [workload.split] if workload.split else FILES))
+    rows = rows_of(chosen(workload, FILES))
     dialect = _dialect(rows[0], workload.columns)
     require(rows, [dialect.columns[name] for name in NEEDED])
     times = [_time_s(row, dialect.columns["timestamp"]) * dialect.unit_s for row in rows]

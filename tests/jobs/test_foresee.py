@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def cell(workload: Workload, max_length: int = 0, path: str = BYTES) -> Cell:
             "that the model's chat template reads: got enable_thinking",
             id="unread",
         ),
+        pytest.param(
+            replace(MINI, template_args={"add_generation_prompt": False}),
+            0,
+            "must leave to SpecSweep .*: got add_generation_prompt",
+            id="an argument that is ours",
+        ),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_numbers(workload: Workload, max_length: int, text: str) -> None:
@@ -57,6 +64,13 @@ def test_what_cannot_fit_is_refused_with_the_numbers(workload: Workload, max_len
 )
 def test_what_fits_is_let_through(workload: Workload, max_length: int) -> None:
     refuse_unfit_prompts([cell(workload, max_length)])
+
+
+def test_what_only_a_template_can_say_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    rows = [{"text": "Hi"}, {"text": "Look", "tools": [{"type": "function", "function": {"name": "look"}}]}]
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(BadInput, match=r"has tools, which that of .*bytes does not have a place for"):
+        refuse_unfit_prompts([cell(Workload(name="jsonl", path=str(tmp_path / "p.jsonl"), output_limit=8))])
 
 
 def test_texts_far_below_the_limit_need_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:

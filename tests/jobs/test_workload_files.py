@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_token_ids_are_sent_as_they_are_if_the_model_knows_them(tmp_path: Path, 
     )
     (conversation,) = conversations(own(good), tokenizer)
     assert conversation.ids([]) == [5, 9, 9]
-    with pytest.raises(BadInput, match="Token ids must be below the model's vocabulary size: got 999999"):
+    with pytest.raises(BadInput, match=r"vocabulary, 258: got 999999 in line 1 of b.jsonl"):
         conversations(own(bad), tokenizer)
 
 
@@ -140,17 +141,21 @@ def test_equal_rows_stay_two_prompts_and_ids_of_a_file_must_differ(tmp_path: Pat
         pytest.param("p.csv", "text,category\nhi\n", {}, "as many fields as its header, 2: line 2 of p.csv", id="short CSV"),
         pytest.param("p.csv", "text\na,b\n", {}, "as many fields as its header, 1: line 2", id="long CSV"),
         pytest.param(
-            "p.jsonl", '{"prompt": "a"}', {}, "one of the columns text, .*: line 1 of p.jsonl has prompt", id="columns"
+            "p.jsonl",
+            '{"prompt": "a"}',
+            {},
+            "must ask by one of text, .*: line 1 of p.jsonl has none, but prompt",
+            id="columns",
         ),
         pytest.param(
             "p.jsonl",
             '{"text": "a", "turns": ["a"]}',
             {},
-            "has text, turns, which is 2 of them. Say which",
+            "line 1 of p.jsonl has 2 of them, text and turns. Say which",
             id="two ways to ask",
         ),
         pytest.param(
-            "p.jsonl", '{"text": "a"}', {"columns": {"txt": "text"}}, "`workload.columns` .* Got txt", id="unknown column"
+            "p.jsonl", '{"text": "a"}', {"columns": {"txt": "text"}}, "`workload.columns` .* Got 'txt'", id="unknown column"
         ),
         pytest.param(
             "p.jsonl",
@@ -160,10 +165,14 @@ def test_equal_rows_stay_two_prompts_and_ids_of_a_file_must_differ(tmp_path: Pat
             id="mapped to nothing",
         ),
         pytest.param(
-            "p.jsonl", '{"text": "a"}\n{}', {}, "Every row must have `text`: line 2 of p.jsonl has none", id="a gap"
+            "p.jsonl", '{"text": "a"}\n{}', {}, "ask by one of text, .*: line 2 of p.jsonl has none, but nothing", id="a gap"
         ),
-        pytest.param("p.jsonl", '{"text": 5}', {}, r"`text` must be text: got \[5\] in line 1", id="text that is none"),
-        pytest.param("p.jsonl", '{"turns": ["a", ""]}', {}, "`turns` must be a list of texts: got", id="empty turn"),
+        pytest.param(
+            "p.jsonl", '{"text": 5}', {}, r"`text` must be text, none of it blank: got 5 in line 1", id="text that is none"
+        ),
+        pytest.param(
+            "p.jsonl", '{"turns": ["a", ""]}', {}, "`turns` must be a list of texts, none of it blank: got", id="empty turn"
+        ),
         pytest.param(
             "p.jsonl", '{"token_ids": [1, true]}', {}, "`token_ids` must be a list of token ids: got", id="token ids"
         ),
@@ -183,6 +192,41 @@ def test_equal_rows_stay_two_prompts_and_ids_of_a_file_must_differ(tmp_path: Pat
         pytest.param("p.jsonl", '{"text": "a"}', {"isl": 10}, "`workload.isl` does not exist for `jsonl`", id="length"),
         pytest.param("p.jsonl", '{"text": "a"}', {"revision": "a" * 40}, "no manifest.json beside", id="revision"),
         pytest.param("p.jsonl", b'{"text": "\xff"}', {}, "must be UTF-8: line 1", id="encoding"),
+        pytest.param("p.jsonl", r'{"text": "\ud800 hi"}', {}, r"line 1 of p.jsonl has half a one, \\ud800", id="surrogate"),
+        pytest.param("p.json", r'[{"text": "\uDFFF hi"}]', {}, r"p.json has half a one, \\udfff", id="surrogate in JSON"),
+        pytest.param(
+            "p.csv", 'turns\n"[""\\ud800 hi""]"\n', {}, r"line 2 of p.csv has half a one, \\ud800", id="surrogate in CSV"
+        ),
+        pytest.param("p.jsonl", '{"text": ' + "[" * 100_000, {}, "nested a thousand deep", id="deep nesting"),
+        pytest.param("p.jsonl", '{"text": "a", "n": ' + "9" * 5000 + "}", {}, "or hold longer numbers", id="long number"),
+        pytest.param("p.jsonl", '{"text": " "}', {}, "none of it blank: got ' ' in line 1", id="blank"),
+        pytest.param(
+            "p.jsonl", '{"text": null}\n{"text": "a"}', {}, "line 1 of p.jsonl has none, but nothing", id="null in the first"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"text": "a"}',
+            {"columns": {"text": {"a": "b"}}},
+            "must be the name of a column: got {",
+            id="mapping",
+        ),
+        pytest.param(
+            "p.jsonl", '{"text": "a"}', {"columns": {"text": ""}}, "must be the name of a column: got ''", id="no name"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"messages": [{"role": "user", "content": null}]}',
+            {},
+            "message must say something",
+            id="null message",
+        ),
+        pytest.param(
+            "p.jsonl", '{"messages": [{"role": "tool", "content": "a"}]}', {}, "must ask something: got", id="only a tool"
+        ),
+        pytest.param(
+            "p.jsonl", '{"text": "a"}', {"split": "*"}, "`workload.split` picks files of a folder: got", id="split"
+        ),
+        pytest.param("p.csv", "text,text\na,b\n", {}, "must differ: p.csv has text twice", id="twins"),
     ],
 )
 def test_every_mistake_in_a_file_is_one_line(
@@ -193,6 +237,25 @@ def test_every_mistake_in_a_file_is_one_line(
     with pytest.raises(BadInput, match=complaint) as refusal:
         own(tmp_path / name, **fields)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_half_character_with_its_other_half_is_text(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(r'{"text": "\ud83d\ude00"}')
+    assert own(tmp_path / "p.jsonl")[0].turns == ("😀",)
+
+
+def test_each_row_asks_in_its_own_way(tmp_path: Path) -> None:
+    rows = [{"text": "a"}, {"turns": ["b", "c"]}, {"messages": LOG[1:2]}, {"token_ids": [5, 6]}]
+    prompts = own(lines(tmp_path / "p.jsonl", rows))
+    assert {prompt.turns for prompt in prompts} == {("a",), ("b", "c"), ("Is it raining?",), ("2 token ids",)}
+
+
+def test_a_folder_of_several_kinds_of_files_leaves_none_out_without_a_word(tmp_path: Path) -> None:
+    lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    (tmp_path / "b.csv").write_text("text\nb\n")
+    with pytest.raises(BadInput, match=r"files of one kind: .* has 1 .jsonl, and beside them b.csv. .*split='\*.jsonl'"):
+        own(tmp_path)
+    assert [prompt.turns for prompt in own(tmp_path, split="*.csv")] == [("b",)]
 
 
 def test_of_a_folder_the_split_picks_files(tmp_path: Path) -> None:
@@ -277,3 +340,22 @@ def test_the_command_shows_a_file_of_yours(tmp_path: Path, capsys: pytest.Captur
     assert "tokens" in told
     assert main(["jsonl", f"--path={path}", "--column=text"]) == 2
     assert capsys.readouterr().err == "--column must read OURS=THEIRS: got 'text'. Write --column text=prompt.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param(["synthetic", "--isl=1.5k", f"--model={BYTES}"], "`workload.isl` must be tokens.*got '1.5k'", id="isl"),
+        pytest.param(["synthetic", "--isl=-1"], "`workload.isl` must be tokens.*got '-1'", id="negative"),
+        pytest.param(
+            ["synthetic", "--isl=1k", "--entropy=LOW"], "`workload.entropy` must be one of low,.*got 'LOW'", id="tier"
+        ),
+        pytest.param(["mini", "--column=text=x"], "`workload.columns` does not exist for `mini`", id="ignored"),
+        pytest.param(["jsonl", "--column=text=a", "--column=text=b"], "once: got text twice", id="twice"),
+    ],
+)
+def test_the_command_refuses_what_a_sweep_refuses(given: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert re.search(told, said)
+    assert said.count("\n") == 1

@@ -17,6 +17,7 @@ from jobs.errors import BadInput
 from jobs.models import HUB_FAILURES, reason_of, sha256_of
 from jobs.workloads import files
 from jobs.workloads.hub import fetched
+from jobs.workloads.rows import READERS
 from storage import datasets
 from storage.files import make_folder, write_whole
 
@@ -75,7 +76,7 @@ class Library:
                 if path.suffix == ".parquet":
                     rows += datasets.read_rows(path, columns)
                 else:
-                    rows += [row.values for row in files.READERS[path.suffix](path)]
+                    rows += [row.values for row in READERS[path.suffix](path)]
             except (BadInput, KeyError) as error:
                 raise Missing(f"{path.name} is not readable: {error}") from None
         return rows

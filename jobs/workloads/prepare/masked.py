@@ -20,6 +20,7 @@ from jobs.workloads import files
 from jobs.workloads.prepare import words
 from jobs.workloads.prepare.library import Library, Missing
 from jobs.workloads.prepare.turns import REVISIONS, SOURCES, Kit
+from jobs.workloads.rows import Row, rows_of
 from jobs.workloads.speed_bench import is_masked
 from storage import datasets
 from storage.files import make_folder, write_whole
@@ -56,7 +57,7 @@ class Base:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, with `turns`, whichever of the two columns the files have."""
-        return [_with_turns(row) for row in files.rows_of(self.paths)]
+        return [_with_turns(row) for row in rows_of(self.paths)]
 
 
 def prepare(base: Base, folder: Path, library: Library, tell: Tell) -> list[Outcome]:
@@ -116,11 +117,11 @@ def _turns(source: str, row: Mapping[str, Any], kit: Kit) -> list[str]:
     except UNLIKE as error:
         raise Missing(f"it is not of the shape that it had ({type(error).__name__}: {error})") from None
     if not turns or not all(isinstance(turn, str) and turn for turn in turns):
-        raise Missing("it has no text there")
+        raise Missing("what its source has for it is empty")
     return turns
 
 
-def _with_turns(row: files.Row) -> dict[str, Any]:
+def _with_turns(row: Row) -> dict[str, Any]:
     values = dict(row.values)
     if values.get("turns") is None:
         values["turns"] = [message["content"] for message in values.pop("messages", None) or ()]

@@ -20,11 +20,12 @@ from jobs.models import PACKAGE
 from jobs.provenance import PROJECT_ROOT
 from jobs.spec import Workload
 from jobs.workloads import WORKLOADS
+from jobs.workloads.jsonl import columns_of
 from jobs.workloads.select.benchmark import Wish, pick
 from jobs.workloads.select.embed import MODEL, Embedded, embedded, given
 from jobs.workloads.select.pool import Pool, read_pool, text_of
 from jobs.workloads.select.report import PROMPTS, REPORT, summary_of, write_benchmark
-from storage.command import OneLineParser, run_command
+from storage.command import OneLineParser, refuse_unwritable, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def _select(options: argparse.Namespace) -> int:
         split=options.split,
         revision=options.revision,
         categories=options.category,
-        columns=_columns(options.column),
+        columns=columns_of(options.column),
     )
     pool = read_pool(workload)
     made = _vectors(pool, options)
@@ -87,21 +88,13 @@ def _parser() -> argparse.ArgumentParser:
 def _wish(options: argparse.Namespace) -> Wish:
     for name in ("per_category", "strata"):
         if (value := getattr(options, name)) < 1:
-            raise BadInput(f"--{name.replace('_', '-')} must be at least 1: got {value}.")
+            raise BadInput(f"--{name.replace('_', '-')} must be at least 1: got {value}. Use 1 or more.")
     if options.seed < 0:
-        raise BadInput(f"--seed must be at least 0: got {options.seed}.")
+        raise BadInput(f"--seed must be at least 0: got {options.seed}. Use 0 or more.")
     if not options.near > 0:
         raise BadInput(f"--near must be a similarity over 0 (1 = the same direction): got {options.near}. Use 0.95.")
-    if (PROJECT_ROOT / options.output).is_file():
-        raise BadInput(f"--output must be a folder: {options.output} is a file. Name another one.")
+    refuse_unwritable(PROJECT_ROOT / options.output)
     return Wish(options.per_category, options.strata, options.near, options.seed)
-
-
-def _columns(given: Sequence[str]) -> dict[str, str]:
-    pairs = [item.partition("=") for item in given]
-    if wrong := [item for item, (ours, _, theirs) in zip(given, pairs, strict=True) if not (ours and theirs)]:
-        raise BadInput(f"--column must read OURS=THEIRS: got {wrong[0]!r}. Write --column text=prompt.")
-    return {ours: theirs for ours, _, theirs in pairs}
 
 
 def _vectors(pool: Pool, options: argparse.Namespace) -> Embedded:

@@ -58,7 +58,8 @@ def given(path: Path, count: int) -> Embedded:
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as failure:
-        raise BadInput(f"--vectors must be a .npy file: got {path}. {models.reason_of(failure)}.") from None
+        why = failure.strerror if isinstance(failure, OSError) else "it is not an array of numbers as numpy.save writes it"
+        raise BadInput(f"--vectors must be a .npy file: got {path} ({why}). Write it with numpy.save.") from None
     if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind != "f" or len(found) != count:
         what = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "an .npz"
         raise BadInput(f"--vectors must hold one row of floats a prompt, {count} rows: {path} is {what}. Make it anew.")
@@ -69,7 +70,7 @@ def unit(vectors: np.ndarray, name: str) -> Vectors:
     """The vectors at length 1; `BadInput` for those that have no direction."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if bad := int(np.sum(~(np.isfinite(lengths) & (lengths > 0)))):
-        raise BadInput(f"every vector must be finite and not zero: {bad} of {name} are not. Use another model.")
+        raise BadInput(f"every vector must be finite and not zero: {bad} of {name} are not. Make them anew.")
     return np.asarray(vectors / lengths, np.float32)
 
 
