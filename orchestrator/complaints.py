@@ -14,7 +14,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from orchestrator.settings import SweepConfig
 
-TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a mapping"}
+TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list, as [a]",
+    dict: "a mapping, as {a: b}",
+}
 
 
 def worded(error: BaseException) -> str:
@@ -121,7 +128,7 @@ def _type_words(kind: Any) -> str:
         return _type_words(options[0]) + " or null"
     if is_dataclass(kind):
         return f"a choice or a mapping with the fields {', '.join(f.name for f in fields(kind))}"
-    return TYPES.get(get_origin(kind) or kind, str(kind))
+    return TYPES.get(get_origin(kind) or kind, "a value" if kind is Any else str(kind))
 
 
 def _unreadable(text: str) -> str:

@@ -48,8 +48,7 @@ def refuse_unwritable(folder: Path) -> None:
     if not there.is_dir():
         raise BadInput(f"--output must be a folder: got {folder}, and {there} is a file. Name another one.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as refusal:
         raise BadInput(
