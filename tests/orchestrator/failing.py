@@ -43,12 +43,9 @@ class Run:
     def argv(self) -> list[str]:
         """A cell takes a second and more: two answers of 32 tokens, unless the overrides say something else."""
         shape = {"engine": "simulated", "engine.args.step_ms": 20, "workload.limit": 2, "workload.output_limit": 32}
-        if any(said.startswith("engine=") for said in self.overrides):
-            del shape["engine.args.step_ms"]
-        shape = {
-            key: value for key, value in shape.items() if not any(said.startswith(f"{key}=") for said in self.overrides)
-        }
-        words = [f"{key}={value}" for key, value in shape.items()]
+        said = {override.partition("=")[0].removeprefix("axes.") for override in self.overrides}
+        said |= {"engine.args.step_ms"} if "engine" in said else set()
+        words = [f"{key}={value}" for key, value in shape.items() if key not in said]
         return [
             *(sys.executable, "sweep.py", *words, f"run.dir={self.folder}", "run.name=run"),
             *self.overrides,

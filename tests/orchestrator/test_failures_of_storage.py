@@ -101,7 +101,8 @@ def test_a_clock_that_steps_changes_no_measurement(cluster: Pretended, tmp_path:
     try:
         for n_cells, step_s in ((1, 3600), (2, -3600)):
             run.wait(lambda: len(run.measured()) >= n_cells)  # noqa: B023
-            stepped.write_text(str(step_s))
+            stepped.with_suffix(".new").write_text(str(step_s))
+            stepped.with_suffix(".new").replace(stepped)  # nobody finds it empty
         code, said = run.finish(driver)
     finally:
         stepped.unlink(missing_ok=True)
