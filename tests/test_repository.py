@@ -29,6 +29,7 @@ TOP_LEVEL = {
 HEAD = ROOT / "docker/head/requirements.lock"
 DEV = ROOT / "docker/dev.lock"
 ENGINE = ROOT / "docker/transformers/requirements.lock"
+EXTRAS = ROOT / "docker/extras/requirements.lock"
 LOCK_LINE = re.compile(r"[a-z0-9._-]+==[\w.+!-]+( ; .+)?")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FOREIGN = re.compile(  # written so that this file does not match itself
@@ -58,7 +59,7 @@ def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("lock", [HEAD, DEV, ENGINE], ids=lambda lock: str(lock.relative_to(ROOT)))
+@pytest.mark.parametrize("lock", [HEAD, DEV, ENGINE, EXTRAS], ids=lambda lock: str(lock.relative_to(ROOT)))
 def test_a_lock_is_exact_versions_and_no_addresses(lock: Path) -> None:
     assert [line for line in lock.read_text().splitlines() if not LOCK_LINE.fullmatch(line)] == []
 
@@ -87,14 +88,14 @@ def asked(lock: Path) -> list[str]:
     project: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
         (ROOT / "pyproject.toml").read_text()
     )
-    if lock == ENGINE:
+    if lock in (ENGINE, EXTRAS):
         lines = (line.partition("#")[0].strip() for line in lock.with_suffix(".in").read_text().splitlines())
         return [line for line in lines if line]
     extra = project["project"]["optional-dependencies"]["dev"] if lock == DEV else []
     return [*project["project"]["dependencies"], *extra]
 
 
-@pytest.mark.parametrize("lock", [HEAD, DEV, ENGINE], ids=lambda lock: str(lock.relative_to(ROOT)))
+@pytest.mark.parametrize("lock", [HEAD, DEV, ENGINE, EXTRAS], ids=lambda lock: str(lock.relative_to(ROOT)))
 def test_a_lock_satisfies_what_was_asked_for(lock: Path) -> None:
     versions = locked(lock)
     for requirement in map(Requirement, asked(lock)):
