@@ -2,8 +2,8 @@
 
 An answer is the same where it is equal, or where the full grid's own 95 % interval does not tell the two apart. Such a tie
 is no failure, but what it costs counts: `regret` is the share of speed (or goodput) that is lost against the best, by what
-is true. Whether limits on latency hold at a load is a cliff, over which noise moves the full grid too: of goodput the best is the
-full grid's own answer.
+is true. Whether limits on latency hold at a load is a cliff, over which noise moves the full grid too: of goodput
+the best is the full grid's own answer.
 """
 
 from __future__ import annotations
