@@ -31,7 +31,7 @@ same without SQL; `.views NAME` shows one), or `from storage.query import open_r
 they judge what was recorded, so that `UPDATE thresholds SET min_slo_attainment = 0.99` in a notebook judges anew. Limits on
 latency (`load.slo_ttft_s`, `load.slo_tpot_s`) are recorded with a cell and stay with it; `FROM goodput_under(0.5, 0.05)`
 asks for any others. `verdicts` and what builds on intervals is quicker in a notebook after
-`settle(runs, "draft_speedups", "causes", "best_drafts")` of `storage.views`; the command does that by itself.
+`settle(runs, "cells", "draft_speedups", "causes", "best_drafts")` of `storage.views`; the command does that by itself.
 This page is written by `python -m storage.glossary > docs/sql.md`.
 """
 

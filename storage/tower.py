@@ -74,6 +74,7 @@ PUBLIC_VIEWS = (
     "draft_costs",
     "parts",
     "inflations",
+    "draft_inflations",
     "requests",
     "chunks",
     "steps",
@@ -89,9 +90,11 @@ PUBLIC_VIEWS = (
 )
 """What a user is told about; the rest of `views/` are steps on the way."""
 
-_INTERVALS = ("draft_speedups",)
-_REASONS = ("draft_speedups", "causes", "best_drafts")
+_CELLS = ("cells",)
+_INTERVALS = ("cells", "draft_speedups")
+_REASONS = ("cells", "draft_speedups", "causes", "best_drafts")
 TOWERS = {
+    **dict.fromkeys(("speedups", "draft_speedups", "comparability", "warnings", "drafts", "projections"), _CELLS),
     **dict.fromkeys(("curves", "crossovers", "best_drafts", "causes"), _INTERVALS),
     **dict.fromkeys(("verdicts", "checklist", "shape_checks"), _REASONS),
 }

@@ -27,6 +27,7 @@ import numpy as np  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload  # noqa: E402
+from storage.query import ask  # noqa: E402
 from storage.rows import CellResult, CellRow, RequestRow  # noqa: E402
 from storage.runs import RunStore  # noqa: E402
 from storage.views import open_runs  # noqa: E402
@@ -97,7 +98,7 @@ def measure(folder: Path, options: argparse.Namespace) -> Result:
         percentiles_s, percentiles_cpu_s, [(*_, n_gaps)] = _timed(lambda: runs.execute(PERCENTILES).fetchall())
         assert n_gaps == events - n_cells * options.requests, "every gap but the first of each request is counted"
         cells_s, cells_cpu_s, _ = _timed(lambda: runs.execute("FROM cells").fetchall())
-        speedups_s, speedups_cpu_s, speedups = _timed(lambda: runs.execute("FROM speedups").fetchall())
+        speedups_s, speedups_cpu_s, speedups = _timed(lambda: ask(runs, "FROM speedups").fetchall())
     return Result(
         events,
         n_cells,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from storage.files import write_whole
 from storage.places import Place
+from storage.report.between import Change
 from storage.report.findings import Findings, find
 from storage.report.html import html_page
-from storage.report.html_data import read_details
 from storage.report.markdown import page
 from storage.report.terminal import render_summary
 
@@ -20,14 +20,14 @@ def report_of(runs: Sequence[Place | str]) -> str:
     return page(find(runs))
 
 
-def html_of(runs: Sequence[Place | str]) -> str:
-    """The HTML report over these runs, one self-contained file. Raises `BadRun` as `open_runs` does."""
-    return html_page(find(runs), read_details(runs))
+def html_of(runs: Sequence[Place | str], changes: Sequence[Change] = ()) -> str:
+    """The HTML report over these runs, in one file; of two also what changed. Raises `BadRun` as `open_runs` does."""
+    return html_page(find(runs), changes)
 
 
 def write_report(run_folder: Place, findings: Findings) -> Place:
     """Write `report.md` and `report.html` into the run that was read; returns the path of the page to open."""
     path = run_folder / "report.html"
     write_whole(run_folder / "report.md", page(findings).encode())
-    write_whole(path, html_page(findings, read_details([run_folder])).encode())
+    write_whole(path, html_page(findings).encode())
     return path

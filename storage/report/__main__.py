@@ -18,17 +18,19 @@ EPILOG = """\
 examples:
   python -m storage.report results/quickstart -o report.html          one file to send around
   python -m storage.report 'results/*' -o drafts.csv                  a row a draft and load, with its comparisons
+  python -m storage.report results/before results/after -o changes.html    what changed, then the report over both
   python -m storage.report results/before results/after --fail-on-regression
 """
 REGRESSED = 1
 
-WRITERS: dict[str, Callable[[Sequence[Path | str]], bytes]] = {
-    ".html": lambda runs: html_of(runs).encode(),
-    ".csv": lambda runs: export_of(runs, "csv"),
-    ".json": lambda runs: export_of(runs, "json"),
-    ".parquet": lambda runs: export_of(runs, "parquet"),
+WRITERS: dict[str, Callable[[Sequence[Path | str], Sequence[Change]], bytes]] = {
+    ".md": lambda runs, changes: _markdown(runs, changes).encode(),
+    ".html": lambda runs, changes: html_of(runs, changes).encode(),
+    ".csv": lambda runs, _: export_of(runs, "csv"),
+    ".json": lambda runs, _: export_of(runs, "json"),
+    ".parquet": lambda runs, _: export_of(runs, "parquet"),
 }
-"""Suffix of the file → its content; Markdown is made below, with what changed between two runs."""
+"""Suffix of the file → its content; of two runs, pages begin with what changed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,22 +75,20 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, changes: Sequence[Change]) -> None:
-    writer = WRITERS.get(options.output.suffix.lower()) if options.output else None
-    if writer:
-        write_output(options.output, writer(options.runs))
-        return
-    text = (changes_page(changes) if changes else "") + report_of(options.runs)
     if options.output:
-        write_output(options.output, text.encode())
+        write_output(options.output, WRITERS[options.output.suffix.lower()](options.runs, changes))
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(_markdown(options.runs, changes))
+
+
+def _markdown(runs: Sequence[Path | str], changes: Sequence[Change]) -> str:
+    return (changes_page(changes) if changes else "") + report_of(runs)
 
 
 def _require_known(output: Path | None) -> None:
-    known = (".md", *WRITERS)
-    if output and output.suffix.lower() not in known:
+    if output and output.suffix.lower() not in WRITERS:
         raise BadInput(
-            f"--output must end in one of {', '.join(known)}: got {output.name}. Rename it, for example {output.stem}.html"
+            f"--output must end in one of {', '.join(WRITERS)}: got {output.name}. Rename it, for example {output.stem}.html"
         )
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import duckdb
 
 from storage.places import Place
-from storage.report.findings import Row
 from storage.report.markdown import number, table
+from storage.report.reading import Row, rows_of
 from storage.views import open_runs, readable_files, settle
 
 METRICS = {"user_tps": "user TPS", "output_tps": "output TPS", "ttft": "TTFT", "e2e": "E2E"}
 COLUMNS = ("what", "draft", "load", "×", "repeats", "AL", "versions")
 HOW_TO_READ = (
     "× = after / before, more is better, with its 95 % interval over prompts.",
-    "A change counts when its interval excludes 1, all repeats agree and every cell is valid.",
+    "A change counts when its interval excludes 1, all repeats agree and every cell is valid; invalid repeats are left out.",
 )
 MAX_LISTED = 200
 
@@ -41,7 +38,7 @@ def changes_between(before: Place, after: Place) -> list[Change]:
         settle(runs, "cells")
         runs.execute("SET VARIABLE after = (SELECT run FROM recorded_runs WHERE folder = ?)", [str(after)]).fetchall()
         runs.execute(_SQL.read_text(encoding="utf-8")).fetchall()
-        rows = _rows(runs, "FROM changes ORDER BY ratio NULLS FIRST, metric, now.draft, now.load, now.repeat")
+        rows = rows_of(runs, "FROM changes ORDER BY ratio NULLS FIRST, metric, now.draft, now.load, now.repeat")
     return [Change(row["metric"], row["is_regression"], row["is_gain"], row) for row in rows]
 
 
@@ -52,14 +49,22 @@ def changes_page(changes: Sequence[Change]) -> str:
 
 def _lines(changes: Sequence[Change]) -> Iterator[str]:
     before, after = changes[0].row["before"]["run"], changes[0].row["now"]["run"]
-    worse, better = [c for c in changes if c.is_regression], [c for c in reversed(changes) if c.is_gain]
     yield from (f"# {after} against {before}", "", f"**{summary_of(changes)}**", "")
     yield from HOW_TO_READ
-    for head, some in (("Worse", worse), ("Better", better)):
-        if some:
-            yield from ("", f"## {head}", "")
-            yield from table(COLUMNS, map(cells_of, some[:MAX_LISTED]))
-            yield from [f"\nand {len(some) - MAX_LISTED} more"] if len(some) > MAX_LISTED else []
+    for head, listed, n_more in listed_parts(changes):
+        yield from ("", f"## {head}", "")
+        yield from table(COLUMNS, listed)
+        yield from [f"\nand {n_more} more"] if n_more else []
+
+
+def listed_parts(changes: Sequence[Change]) -> list[tuple[str, list[list[str]], int]]:
+    """What got worse, and what better: head, rows under `COLUMNS`, and how many more there are."""
+    worse, better = [c for c in changes if c.is_regression], [c for c in reversed(changes) if c.is_gain]
+    return [
+        (head, [list(cells_of(change)) for change in some[:MAX_LISTED]], max(0, len(some) - MAX_LISTED))
+        for head, some in (("Worse", worse), ("Better", better))
+        if some
+    ]
 
 
 def summary_of(changes: Sequence[Change]) -> str:
@@ -92,9 +97,3 @@ def cells_of(change: Change) -> Iterator[str]:
 
 def _moved(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
-
-
-def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    answer = runs.execute(sql)
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]

@@ -26,28 +26,30 @@ SELECT 'between' AS run, one.run || '/' || one.cell_id AS cell_id, other.run || 
        one.duration_s AS duration_s, other.duration_s AS baseline_duration_s
 FROM linked WHERE one.status = 'ok' AND other.status = 'ok';
 
+CREATE TABLE judged_between AS
+SELECT 'between' AS run, one.run || '/' || one.cell_id AS cell_id, one.deployment_id AS deployment_id, one.condition AS condition,
+       one.valid AND other.valid AS valid, one.al AS al, other.al AS al_before, one AS now, other AS before
+FROM linked WHERE one.status = 'ok' AND other.status = 'ok';
+
 CREATE TABLE answers_between AS SELECT * REPLACE ('between' AS run, run || '/' || cell_id AS cell_id) FROM answers;
 
 DROP VIEW pairs;
 ALTER TABLE pairs_between RENAME TO pairs;
+DROP VIEW judged_pairs;
+ALTER TABLE judged_between RENAME TO judged_pairs;
 DROP VIEW answers;
 ALTER TABLE answers_between RENAME TO answers;
 
 CREATE TABLE changes AS
 -- One row a draft, load and metric that both runs have: `ratio` > 1 is better after. A change counts when its interval excludes 1, every repeat
--- agrees and every cell is valid.
-WITH repeats AS (
-    SELECT pairs.deployment_id AS subject, pairs.baseline_deployment_id AS baseline, pairs.condition, metric,
-           min(ratio) AS ratio_min, max(ratio) AS ratio_max
-    FROM observed_gains JOIN pairs ON cell_id = subject AND baseline_cell_id = baseline WHERE level = 'cell' AND category = 'all' GROUP BY ALL
-), labels AS (
-    SELECT one.deployment_id AS subject, other.deployment_id AS baseline, one.condition AS condition, any_value(one) AS now, any_value(other) AS before,
-           count(*) AS n_repeats, bool_and(one.valid AND other.valid) AS valid, avg(one.al) AS al, avg(other.al) AS al_before
-    FROM linked WHERE one.status = 'ok' AND other.status = 'ok' GROUP BY ALL
+-- agrees and its cells are valid; repeats that are not are left out where others are.
+WITH labels AS (
+    SELECT deployment_id, condition, avg(al) AS al, avg(al_before) AS al_before, any_value(now) AS now, any_value(before) AS before
+    FROM judged_pairs SEMI JOIN draft_pairs USING (run, cell_id) GROUP BY ALL
 )
-SELECT metric, ratio, ci_low, ci_high, verdict, n_prompts, n_repeats, ratio_min, ratio_max, valid, al, al_before, now, before,
+SELECT metric, ratio, ci_low, ci_high, verdict, n_prompts, n_repeats, n_left_out, ratio_min, ratio_max, valid, al, al_before, now, before,
        valid AND verdict = 'slower' AND ratio_max < 1 AS is_regression, valid AND verdict = 'faster' AND ratio_min > 1 AS is_gain
-FROM comparisons JOIN labels USING (subject, baseline, condition) JOIN repeats USING (subject, baseline, condition, metric)
-WHERE level = 'draft' AND category = 'all' AND metric <> 'tpot'
+FROM draft_comparisons JOIN labels USING (deployment_id, condition)
+WHERE category = 'all' AND metric <> 'tpot'
 UNION ALL BY NAME  -- what was valid before and is no more
 SELECT '' AS metric, one AS now, other AS before, true AS is_regression, false AS is_gain FROM linked WHERE other.valid AND NOT one.valid;

@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 
 from storage.places import Place
+from storage.report.details import Details, details_of
+from storage.report.reading import Row, rows_of
 from storage.views import find_runs, open_runs, readable_files, settle
-
-Row = dict[str, Any]
 
 SETTING = (
     "run",
@@ -48,8 +47,14 @@ class Findings:
     sessions: Sequence[Row]
     runs: Sequence[Row]
     warnings: Sequence[Row]  # of what is not quite comparable, the grave first
+    details: Details
     n_cells: int
     n_invalid: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was asked for is measured, as far as a run tells."""
+        return all(row["is_whole"] or not row["n_planned"] for row in self.runs)
 
     @property
     def simulated(self) -> bool:
@@ -59,25 +64,25 @@ class Findings:
 def find(patterns: Sequence[Place | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
     with readable_files(), open_runs(patterns) as runs:
-        settle(runs, "cells")
-        runs.execute("CREATE TABLE compared AS FROM draft_speedups WHERE category = 'all' OR metric = 'user_tps'").fetchall()
+        settle(runs, "cells", "comparisons", "draft_speedups", "drafts", "causes", "best_drafts")
         return Findings(
             folders=find_runs(patterns),
             drafts=_drafts(runs),
             by_category=_by_category(runs),
             inflations=_inflations(runs),
-            problems=_rows(
+            problems=rows_of(
                 runs,
                 f"FROM cells WHERE NOT valid ORDER BY {_ORDER}, draft, repeat",
             ),
-            remedies=_rows(
+            remedies=rows_of(
                 runs,
                 "FROM remedies WHERE reason IN (SELECT unnest(reasons) FROM cells WHERE NOT valid) ORDER BY reason",
             ),
-            memory=_rows(runs, "SELECT DISTINCT * EXCLUDE (session_id, baseline_session_id) FROM memory ORDER BY ALL"),
-            sessions=_rows(runs, "SELECT * FROM sessions ORDER BY run, started_at, session_id"),
-            runs=_rows(runs, "FROM runs ORDER BY run"),
-            warnings=_rows(runs, "FROM warnings"),
+            memory=rows_of(runs, "SELECT DISTINCT * EXCLUDE (session_id, baseline_session_id) FROM memory ORDER BY ALL"),
+            sessions=rows_of(runs, "SELECT * FROM sessions ORDER BY run, started_at, session_id"),
+            runs=rows_of(runs, "FROM runs ORDER BY run"),
+            warnings=rows_of(runs, "FROM warnings"),
+            details=details_of(runs),
             n_cells=_count(runs, "true"),
             n_invalid=_count(runs, "NOT valid"),
         )
@@ -91,41 +96,30 @@ def command_of(folder: Place) -> str:
 
 
 def _drafts(runs: duckdb.DuckDBPyConnection) -> list[Row]:
-    drafts = _rows(runs, f"FROM drafts ORDER BY {_ORDER}, method <> 'none', draft, k")
-    gains = _rows(runs, "FROM compared WHERE category = 'all'")
+    drafts = rows_of(runs, f"FROM drafts ORDER BY {_ORDER}, method <> 'none', draft, k")
+    gains = rows_of(runs, "FROM draft_speedups WHERE category = 'all'")
     known = {(row["run"], row["deployment_id"], row["condition"], row["metric"]): row for row in gains}
     for draft in drafts:
+        draft["output_tps_mean"] = draft["output_tps"]
         for metric in ("user_tps", "output_tps", "ttft", "e2e"):
             draft[metric] = known.get((draft["run"], draft["deployment_id"], draft["condition"], metric))
     return drafts
 
 
 def _by_category(runs: duckdb.DuckDBPyConnection) -> list[Row]:
-    return _rows(
+    return rows_of(
         runs,
-        f"""FROM compared JOIN draft_categories USING (run, deployment_id, condition, category)
+        f"""FROM draft_speedups
+            JOIN (SELECT run, deployment_id, condition, category, al, user_tps_p50 FROM draft_categories)
+            USING (run, deployment_id, condition, category)
             WHERE metric = 'user_tps' AND category <> 'all' ORDER BY {_ORDER}, draft, category""",
     )
 
 
 def _inflations(runs: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Means over the repeats; the shares are of those means."""
-    same = "run, engine, model, method, draft, isl, load, real_workload, entropy"
-    return _rows(
-        runs,
-        f"""FROM (SELECT {same}, avg(al) AS al, avg(real_al) AS real_al, avg(al) / avg(real_al) - 1 AS al_inflation,
-                   avg(user_tps) AS user_tps, avg(real_user_tps) AS real_user_tps,
-                   avg(user_tps) / avg(real_user_tps) - 1 AS user_tps_inflation, bool_and(valid) AS valid
-            FROM inflations GROUP BY ALL)
-            ORDER BY run, engine, model, isl, load, real_workload, entropy, method <> 'none', draft""",
-    )
+    order = "run, engine, model, isl, load, real_workload, entropy, method <> 'none', draft"
+    return rows_of(runs, f"FROM draft_inflations ORDER BY {order}")
 
 
 def _count(runs: duckdb.DuckDBPyConnection, condition: str) -> int:
     return int(runs.execute(f"SELECT count(*) FROM cells WHERE {condition}").fetchall()[0][0])
-
-
-def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
-    answer = runs.execute(sql)
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from storage.report.findings import Row
+from storage.report.reading import Row
 
 QUESTION = ("run", "engine", "model", "dtype", "tp", "workload", "split", "temperature")
 """What a row of `verdicts` is about, besides its metric."""
+
+
+ALIKE = {
+    "yes": "In each of {} questions a draft pays wherever it was measured.",
+    "depends": "In each of {} questions it pays at some loads or prompts, and not at others.",
+    "no": "In none of {} questions a draft is significantly faster.",
+}
+"""What is said where all questions have one answer."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +29,16 @@ class Headline:
     best: Row | None = None
 
 
-def headline(verdicts: Sequence[Row]) -> Headline:
-    """Is it worth it, for the speed that a user feels? Of many questions, what their answers have in common."""
+def headline(verdicts: Sequence[Row], *, is_whole: bool = True) -> Headline:
+    """Is it worth it, for the speed that a user feels? Of many questions, what their answers have in common.
+
+    While a run is not whole, the answer is one so far.
+    """
+    told = _headline(verdicts)
+    return told if is_whole else replace(told, word=f"{told.word}, so far")
+
+
+def _headline(verdicts: Sequence[Row]) -> Headline:
     asked = [row for row in verdicts if row["metric"] == "user_tps"]
     told = [row for row in asked if row["answer"] != "unknown"]
     if not told:
@@ -79,7 +95,10 @@ def _sentence(verdict: Row, is_slower: bool) -> str:
 
 
 def _many(told: Sequence[Row], best: Row) -> str:
+    answers = {row["answer"] for row in told}
+    top = f"{best['best_draft']} with {ratio_of(best)} for a user ({question_of(best, told)}, {best['best_at']})"
+    if len(answers) == 1:
+        return f"{ALIKE[answers.pop()].format(len(told))} At best {top}."
     counts = [(answer, sum(row["answer"] == answer for row in told)) for answer in ("yes", "depends", "no")]
     words = ", ".join(f"{answer} for {n}" for answer, n in counts if n)
-    top = f"{best['best_draft']} with {ratio_of(best)} for a user ({question_of(best, told)}, {best['best_at']})"
     return f"Of {len(told)} questions: {words}. At best {top}."

@@ -10,19 +10,23 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from storage.report.findings import Findings, Row, command_of
+from storage.report.between import COLUMNS, HOW_TO_READ, Change, listed_parts, summary_of
+from storage.report.details import Details
+from storage.report.findings import Findings, command_of
 from storage.report.headline import Headline, headline, question_of, ratio_of
-from storage.report.html_data import Details, page_data
+from storage.report.html_data import page_data
 from storage.report.markdown import ENVIRONMENT_COLUMNS, environment_rows, first_line, number
-from storage.report.verdict import setting_name, times, verdicts
+from storage.report.reading import Row
+from storage.report.verdict import goodputs, setting_name, times, verdicts
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("vendor/d3-7.9.2.min.js", "vendor/plot-0.6.17.umd.min.js", "data.js", "charts.js", "details.js", "table.js")
 MAX_LISTED = 50  # cells of one reason; the rest is a count
 
 
-def html_page(findings: Findings, details: Details) -> str:
-    """The whole page, with its styles, its script, the libraries and the data inside."""
+def html_page(findings: Findings, changes: Sequence[Change] = ()) -> str:
+    """The whole page, with its styles, its script, the libraries and the data inside; of two runs also what changed."""
+    details = findings.details
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE),
         autoescape=True,
@@ -33,14 +37,16 @@ def html_page(findings: Findings, details: Details) -> str:
     templates.filters["number"] = number
     return templates.get_template("report.html.j2").render(
         names=", ".join(folder.resolve().name for folder in findings.folders),
-        answer=(answer := headline(details.verdicts)),
+        answer=(answer := headline(details.verdicts, is_whole=findings.is_whole)),
+        changes=_changes(changes),
         answers=[_answer(row, details.verdicts) for row in details.verdicts],
         sentences=[_emphasised(sentence) for sentence in verdicts(findings)],
         facts=list(_facts(answer, findings)),
         checklist=_by_question(details.checklist),
-        warnings=details.warnings,
+        warnings=findings.warnings,
+        goodputs=[_emphasised(sentence) for sentence in goodputs(findings)],
         findings=findings,
-        runs=details.runs,
+        runs=findings.runs,
         crossings=_crossings(details.crossovers),
         has=_sections(findings, details),
         reasons=_reasons(findings),
@@ -48,7 +54,7 @@ def html_page(findings: Findings, details: Details) -> str:
         commands=[command for folder in findings.folders if (command := command_of(folder))],
         style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
         scripts=[Markup((PAGE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
-        data=_embedded(page_data(findings, details)),
+        data=_embedded(page_data(findings)),
     )
 
 
@@ -80,6 +86,20 @@ def _answer(verdict: Row, verdicts: Sequence[Row]) -> dict[str, str]:
         "costly_categories": ", ".join(verdict["categories_that_cost"] or ()),
         "why": verdict["why"] or "",
         "what_to_do": verdict["what_to_do"] or "",
+    }
+
+
+def _changes(changes: Sequence[Change]) -> dict[str, Any] | None:
+    """What got worse and better from one run to the other, as tables."""
+    if not changes:
+        return None
+    return {
+        "before": changes[0].row["before"]["run"],
+        "after": changes[0].row["now"]["run"],
+        "summary": summary_of(changes),
+        "how": " ".join(HOW_TO_READ),
+        "columns": COLUMNS,
+        "parts": listed_parts(changes),
     }
 
 
@@ -134,6 +154,7 @@ def _sections(findings: Findings, details: Details) -> dict[str, bool]:
     return {
         "speedup": bool(compared),
         "frontier": len(details.frontier) > 1,
+        "goodput": bool(details.goodput),
         "heat": _is_grid(compared),
         "category": bool(findings.by_category),
         "positions": bool(details.positions),

@@ -6,14 +6,15 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from storage.report.findings import Findings, Row, command_of
+from storage.report.findings import Findings, command_of
+from storage.report.reading import Row
 from storage.report.verdict import by_setting, setting_name, times, verdicts
 
 SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: they are scripted,
 > and say nothing about any model, engine or hardware."""
 
 HOW_TO_READ = """\
-AL = tokens a verify step. User TPS and TTFT are medians over requests, means over repeats.
+AL = tokens a verify step. User TPS and TTFT are medians over requests, means over the valid repeats (least to most).
 × = times the paired baseline, more is better, with its 95 % bootstrap interval over prompts; (n.s.) = not significant:
 the interval holds 1, or there are fewer than 6 prompts; (invalid) = no claim rests on it.
 Lossless = share of greedy answers that equal the baseline's, beside the baseline's own repeat. Of sampled answers
@@ -91,7 +92,7 @@ def _draft_cells(row: Row) -> Iterable[str]:
         row["load"],
         row["draft"] + "".join(f" ({kind})" for kind in ("simulated", "synthetic") if row[kind]),
         number(row["al"]),
-        number(row["user_tps_p50"], 1),
+        _with_spread(row["user_tps_p50"], row["user_tps_min"], row["user_tps_max"]),
         times(row["user_tps"]),
         times(row["output_tps"]),
         number(row["ttft_ms_p50"], 1),
@@ -100,6 +101,11 @@ def _draft_cells(row: Row) -> Iterable[str]:
         _lossless(row),
         f"{row['n_ok']}" + (f" ({row['n_valid']} valid)" if row["n_valid"] != row["n_ok"] else ""),
     )
+
+
+def _with_spread(mean: float | None, least: float | None, most: float | None) -> str:
+    """The mean over the repeats, and the least and the most where there are several."""
+    return number(mean, 1) + (f" ({number(least, 1)} to {number(most, 1)})" if least != most else "")
 
 
 def _lossless(row: Row) -> str:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.report.findings import Findings, Row
+from storage.report.findings import Findings
 from storage.report.markdown import number
-from storage.report.verdict import by_setting, setting_name, times, verdicts
+from storage.report.reading import Row
+from storage.report.verdict import by_setting, setting_name, summary, times
 
 COLOURS = {"faster": "green", "slower": "red", "not significant": "dim"}
+MAX_PROBLEMS = 3
 CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant; yellow = invalid"
 
 
 def render_summary(findings: Findings) -> RenderableType:
     """A table by draft and the verdict, for `rich`."""
     parts: list[RenderableType] = [_table(drafts) for drafts in by_setting(findings.drafts)]
-    parts += [Text(sentence.replace("**", "")) for sentence in verdicts(findings)]
-    if findings.n_invalid:
-        parts.append(Text(f"{findings.n_invalid} of {findings.n_cells} cells failed or are invalid", "yellow"))
+    parts += [Text(sentence.replace("**", "")) for sentence in summary(findings)]
+    parts += [Text(line, "yellow") for line in _worst(findings)]
     if findings.simulated:
         parts.insert(0, Text("SIMULATED: scripted numbers, of no real engine", "bold red"))
     return Group(*parts)
+
+
+def _worst(findings: Findings) -> Iterator[str]:
+    """The reasons that make the most cells fail or be invalid, with what to do."""
+    if findings.n_invalid:
+        yield f"{findings.n_invalid} of {findings.n_cells} cells failed or are invalid:"
+    counts = Counter(reason for row in findings.problems for reason in row["reasons"] or [row["status"]])
+    remedies = {row["reason"]: row["remedy"] for row in findings.remedies}
+    for reason, n in counts.most_common(MAX_PROBLEMS):
+        yield f"  {n} {reason.replace('_', ' ')}: {remedies.get(reason, 'see the report')}"
 
 
 def _table(drafts: Sequence[Row]) -> Table:

@@ -4,20 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from storage.report.findings import SETTING, Findings, Row
+from storage.report.findings import SETTING, Findings
+from storage.report.headline import headline
+from storage.report.reading import Row
 
 SPREAD_WORTH_TELLING = 1.1  # times between the best and the worst category
 
 
 def verdicts(findings: Findings) -> list[str]:
-    """A sentence or two for each setting and load; the first thing that a reader sees."""
-    sentences = [
+    """How far the run is, the answer over all, a sentence or two for each setting and load, and what to keep in mind."""
+    places = _places(findings)
+    told = [*_overall(findings, places), *places] or ["Nothing has been measured yet."]
+    return [*_unfinished(findings), *told, *_asides(findings)]
+
+
+def summary(findings: Findings) -> list[str]:
+    """The same without the single places, where there are several: their table stands beside it."""
+    places = _places(findings)
+    told = list(_overall(findings, places)) or places or ["Nothing has been measured yet."]
+    return [*_unfinished(findings), *told, *_asides(findings)]
+
+
+def _places(findings: Findings) -> list[str]:
+    return [
         _verdict(same_load, findings)
         for drafts in by_setting(findings.drafts)
         for same_load in _grouped(drafts, (*SETTING, "load"))
     ]
-    told = [*sentences, *map(_inflation, findings.inflations)] or ["Nothing has been measured yet."]
-    return [*_unfinished(findings), *told, *_incomparable(findings)]
+
+
+def _overall(findings: Findings, places: Sequence[str]) -> Iterator[str]:
+    """The answer in one sentence, where there are several places; one place says it itself."""
+    if len(places) > 1:
+        answer = headline(findings.details.verdicts, is_whole=findings.is_whole)
+        yield f"**{answer.word}**: {answer.sentence}"
+
+
+def _asides(findings: Findings) -> Iterator[str]:
+    yield from goodputs(findings)
+    yield from map(_inflation, findings.inflations)
+    yield from _incomparable(findings)
+
+
+def goodputs(findings: Findings) -> Iterator[str]:
+    """What the limits on latency allow, for each setting and limits that cells were measured with."""
+    settings = {place_of(row): row for row in findings.drafts}
+    rows = [{**settings[place_of(row)], **row} for row in findings.details.goodput if place_of(row) in settings]
+    for same in _grouped(rows, (*SETTING, "slo_ttft_s", "slo_tpot_s")):
+        best = {kind: _served([row for row in same if (row["method"] == "none") is kind]) for kind in (True, False)}
+        where = f"{setting_name(same[0])}; {limits_of(same[0])}"
+        yield f"**Within limits** ({where}): {best[False]}; without speculation {best[True]}."
+
+
+def _served(rows: Sequence[Row]) -> str:
+    """The most requests a second that one of these drafts serves within the limits."""
+    best = max((row for row in rows if row["is_best"]), key=lambda row: float(row["goodput_rps"]), default=None)
+    if best is None:
+        return "no measured load meets them"
+    draft = "" if best["method"] == "none" else f"{best['draft']} serves "
+    return f"{draft}{best['goodput_rps']:.2f} requests/s at {best['load']}"
+
+
+def limits_of(row: Row) -> str:
+    """`first token within 0.5 s, 50 ms a token, for 90 % of requests`."""
+    limits = [f"first token within {row['slo_ttft_s']:g} s"] if row["slo_ttft_s"] else []
+    limits += [f"{1000 * row['slo_tpot_s']:g} ms a token"] if row["slo_tpot_s"] else []
+    return ", ".join([*limits, f"for {row['min_slo_attainment']:.0%} of requests"])
+
+
+def place_of(row: Row) -> tuple[str, str, str]:
+    """What names a row of `drafts`."""
+    return row["run"], row["deployment_id"], row["condition"]
 
 
 def _unfinished(findings: Findings) -> Iterator[str]:
@@ -44,7 +101,14 @@ def _inflation(row: Row) -> str:
     else:
         told = f"with {row['draft']} AL is {_inflated(row, 'al', 'higher', 'lower')} and {speed}"
     valid = "" if row["valid"] else " Not all of these cells are valid."
-    return f"**Random tokens beside real text** ({where}): {told} than with real text, {text} (one pair of cells).{valid}"
+    return f"**Random tokens beside real text** ({where}): {told} than with real text, {text} ({_pairs(row)}).{valid}"
+
+
+def _pairs(row: Row) -> str:
+    if row["n_pairs"] == 1:
+        return "one pair of cells"
+    spread = f"{100 * row['user_tps_inflation_min']:+.0f} to {100 * row['user_tps_inflation_max']:+.0f} %"
+    return f"mean of {row['n_pairs']} pairs of cells, in tokens/s {spread}"
 
 
 def _inflated(row: Row, metric: str, more: str, less: str) -> str:

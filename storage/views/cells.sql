@@ -195,3 +195,12 @@ FROM kinds random JOIN kinds real
   ON real.run = random.run AND real.deployment_id = random.deployment_id AND real.same_condition = random.same_condition
  AND real.repeat = random.repeat AND real.workload <> 'random_tokens'
 WHERE random.workload = 'random_tokens';
+
+CREATE VIEW draft_inflations AS  -- means over the valid pairs of a draft and setting (where there are none, over all); the shares are of those means
+SELECT * EXCLUDE (least, most), CASE WHEN method <> 'none' THEN al / real_al - 1 END AS al_inflation, user_tps / real_user_tps - 1 AS user_tps_inflation,
+       least AS user_tps_inflation_min, most AS user_tps_inflation_max
+FROM (
+    SELECT run, engine, model, method, draft, isl, load, real_workload, entropy, bool_and(valid) AS valid, count(*) AS n_pairs, avg(al) AS al, avg(real_al) AS real_al,
+           avg(user_tps) AS user_tps, avg(real_user_tps) AS real_user_tps, min(user_tps_inflation) AS least, max(user_tps_inflation) AS most
+    FROM (SELECT *, bool_or(valid) OVER (PARTITION BY run, engine, model, method, draft, isl, load, real_workload, entropy) AS is_any_valid FROM inflations)
+    WHERE valid OR NOT is_any_valid GROUP BY ALL);

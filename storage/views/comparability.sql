@@ -7,14 +7,14 @@ CREATE VIEW comparability AS
 -- the prompts came out the same is looked at. No row = nothing differs.
 WITH facts AS MATERIALIZED (
     SELECT run, cell_id, deployment_id, pair_id, condition, repeat, method, engine, model, draft, tp, batch, load, started_at, clock, user_tps,
-           coalesce(array_to_string(list_sort(gpus_json ->> '$[*].name'), ', '), '') AS gpus, coalesce(gpus_json ->> '$[0].driver', '') AS driver,
+           coalesce(array_to_string(list_sort(gpus_json ->> '$[*].name'), ', '), '') AS gpus, coalesce(gpus_json ->> '$[0].driver', '') AS driver, valid,
            coalesce(host_json ->> '$.cpu', '') AS cpu, engine_version, node, simulated, coalesce(effective_config_json ->> '$.dtype', '') AS dtype,
            left(coalesce(git_commit, ''), 12) AS commit, prompts, try_cast(started_at AS TIMESTAMPTZ) AS stamp
     FROM (SELECT * FROM shown_cells WHERE status = 'ok')
     LEFT JOIN (SELECT run, session_id, gpus_json, host_json, engine_version, node, simulated, effective_config_json, git_commit FROM sessions) USING (run, session_id)
     LEFT JOIN (SELECT run, cell_id, attempt, list(DISTINCT question_id || ' ' || prompt_hash) FILTER (turn = 0) AS prompts FROM recorded_requests GROUP BY ALL)
         USING (run, cell_id, attempt)
-    LEFT JOIN (SELECT run, cell_id, user_tps_p50 AS user_tps FROM metrics WHERE category = 'all') USING (run, cell_id)
+    LEFT JOIN (SELECT run, cell_id, valid, user_tps_p50 AS user_tps FROM cells) USING (run, cell_id)
 ), linked AS (
     SELECT 'baseline' AS link, one, other FROM facts one JOIN facts other ON other.run = one.run AND other.pair_id = one.pair_id AND other.method = 'none'
     WHERE one.method <> 'none'
@@ -46,7 +46,7 @@ WITH facts AS MATERIALIZED (
         {difference: 'commit', own: one.commit, others: other.commit, is_grave: false, is_there: one.commit <> other.commit},
         {difference: 'time', own: one.started_at, others: other.started_at, is_grave: false, is_there: link <> 'run' AND hours_apart > max_hours_apart},
         {difference: 'drift', own: format('{:.1f} tokens/s', one.user_tps), others: format('{:.1f} tokens/s', other.user_tps), is_grave: false,
-         is_there: link = 'repeat' AND drift > max_repeat_drift}
+         is_there: link = 'repeat' AND drift > max_repeat_drift AND one.valid AND other.valid}  -- others are in no mean
     ], lambda fact: fact.is_there)) AS fact, max_hours_apart, max_repeat_drift
     FROM measured, thresholds
 )
@@ -56,8 +56,8 @@ FROM told;
 
 CREATE VIEW warnings AS  -- `comparability` in words: one row a run, link and difference, over all the cells that have it; the grave ones first
 SELECT run, link, other_run, difference, is_grave, count(*) AS n_cells,
-       CASE link WHEN 'baseline' THEN format('{} cells and their baselines', n_cells) WHEN 'repeat' THEN format('{} repeats and the first one', n_cells)
-                 ELSE format('{} cells and the same ones of {}', n_cells, other_run) END
+       CASE link WHEN 'baseline' THEN format(CASE n_cells WHEN 1 THEN '{} cell and its baseline' ELSE '{} cells and their baselines' END, n_cells) WHEN 'repeat' THEN format(CASE n_cells WHEN 1 THEN '{} repeat and the first one' ELSE '{} repeats and the first one' END, n_cells)
+                 ELSE format(CASE n_cells WHEN 1 THEN '{} cell and the same one of {}' ELSE '{} cells and the same ones of {}' END, n_cells, other_run) END
        || CASE difference WHEN 'time' THEN format(' were measured more than {:g} hours apart', max_hours_apart)
                WHEN 'drift' THEN format(' differ by more than {:g} % in user TPS: their mean hides a drift', 100 * max_repeat_drift)
                WHEN 'prompts' THEN ' did not get the same prompts'

@@ -12,6 +12,13 @@ WITH judged AS MATERIALIZED (SELECT run, cell_id, valid, al, al_drafted FROM cel
 SELECT pairs.run, pairs.cell_id, deployment_id, condition, fast.valid AND base.valid AS valid, fast.al, fast.al_drafted
 FROM pairs JOIN judged fast USING (run, cell_id) JOIN judged base ON base.run = pairs.run AND base.cell_id = baseline_cell_id;
 
+CREATE VIEW draft_pairs AS
+-- The pairs that speak for a draft and condition: its valid ones; where there are none, all of them, and they are no ground for a claim.
+SELECT pairs.*, valid, count(*) OVER same AS n_repeats, n_all - n_repeats AS n_left_out
+FROM (SELECT run, cell_id, valid, count(*) OVER of_draft AS n_all, valid OR NOT bool_or(valid) OVER of_draft AS speaks
+      FROM judged_pairs WINDOW of_draft AS (PARTITION BY run, deployment_id, condition)) JOIN pairs USING (run, cell_id)
+WHERE speaks WINDOW same AS (PARTITION BY run, deployment_id, condition);
+
 CREATE VIEW answers AS  -- one row a prompt: a prompt that was sent more than once speaks once
 SELECT run, cell_id, question_id, turn, any_value(category) AS category, avg(user_tps) AS user_tps, avg(tpot_ms) AS tpot_ms,
        avg(ttft_ms) AS ttft_ms, avg(e2e_ms) AS e2e_ms, sum(n_output_tokens) AS tokens, sum(e2e_ms) AS busy_ms
@@ -19,8 +26,8 @@ FROM requests WHERE is_answered GROUP BY run, cell_id, question_id, turn;
 
 CREATE VIEW answered_twice AS
 -- Prompts that both cells of a pair answered. A `gain` is of two numbers, `top` and `bottom`, so that top / bottom > 1 always means
--- faster with speculation. `level` says what is compared: one cell, or one draft over all repeats (a prompt's mean over them first:
--- repeats of a prompt are no new prompts).
+-- faster with speculation. `level` says what is compared: one cell, or one draft over its repeats (a prompt's mean over them first:
+-- repeats of a prompt are no new prompts). Of one repeat, the cell speaks for the draft: nothing is computed twice.
 WITH fast AS MATERIALIZED (SELECT * FROM pairs JOIN answers USING (run, cell_id)),  -- bounds the planner: it would join prompts first
 prompts AS (
     SELECT fast.run, fast.cell_id, baseline_cell_id, deployment_id, baseline_deployment_id, condition,
@@ -38,23 +45,29 @@ SELECT 'draft' AS level, run, deployment_id AS subject, baseline_deployment_id A
        avg(user_tps) AS user_tps, avg(base_user_tps) AS base_user_tps, avg(tpot_ms) AS tpot_ms, avg(base_tpot_ms) AS base_tpot_ms,
        avg(ttft_ms) AS ttft_ms, avg(base_ttft_ms) AS base_ttft_ms, avg(e2e_ms) AS e2e_ms, avg(base_e2e_ms) AS base_e2e_ms,
        sum(tokens) AS tokens, sum(base_tokens) AS base_tokens, sum(busy_ms) AS busy_ms, sum(base_busy_ms) AS base_busy_ms
-FROM prompts GROUP BY ALL;
+FROM prompts JOIN (SELECT run, cell_id FROM draft_pairs WHERE n_repeats > 1) USING (run, cell_id) GROUP BY ALL;
 
--- The statistic of two lists: a ratio of medians; where there are weights, one of sums by their weights.
+-- The statistic of two lists: a ratio of medians; where there are weights, one of sums by their weights. Of a resample, the first list sorted,
+-- its median is where the sorted draw has its middle, and a sum is one of products with how often each prompt was drawn.
 CREATE MACRO ratio_of_medians(tops, bottoms) AS list_aggregate(tops, 'median') / nullif(list_aggregate(bottoms, 'median'), 0);
 CREATE MACRO ratio_of_rates(tops, bottoms, top_weights, bottom_weights) AS
     (list_sum(tops) / nullif(list_sum(top_weights), 0)) / nullif(list_sum(bottoms) / nullif(list_sum(bottom_weights), 0), 0);
+CREATE MACRO resampled_medians(tops, bottoms, drawn, low, high) AS
+    (tops[low] + tops[high]) / 2 / nullif(list_aggregate(list_select(bottoms, drawn), 'median'), 0);
+CREATE MACRO resampled_rates(tops, bottoms, top_weights, bottom_weights, times) AS
+    (list_dot_product(tops, times) / nullif(list_dot_product(top_weights, times), 0))
+    / nullif(list_dot_product(bottoms, times) / nullif(list_dot_product(bottom_weights, times), 0), 0);
 
-CREATE VIEW gains AS  -- the lists that a ratio is made of, in one order, so that a resample takes the same prompts from both
+CREATE VIEW gains AS  -- the lists that a ratio is made of, in one order, that of `tops`, so that a resample takes the same prompts from both
 SELECT level, run, subject, baseline, condition, category, gain.metric,
-       list(gain.top ORDER BY question_id, turn) AS tops, list(gain.bottom ORDER BY question_id, turn) AS bottoms,
-       list(gain.top_weight ORDER BY question_id, turn) AS top_weights, list(gain.bottom_weight ORDER BY question_id, turn) AS bottom_weights
+       list(gain.top ORDER BY gain.top, question_id, turn) AS tops, list(gain.bottom ORDER BY gain.top, question_id, turn) AS bottoms,
+       list(gain.top_weight ORDER BY gain.top, question_id, turn) AS top_weights, list(gain.bottom_weight ORDER BY gain.top, question_id, turn) AS bottom_weights
 FROM (
     SELECT level, run, subject, baseline, condition, category, question_id, turn, unnest([
-        {metric: 'user_tps', top: user_tps, bottom: base_user_tps, top_weight: NULL::DOUBLE, bottom_weight: NULL::DOUBLE},
-        {metric: 'tpot', top: base_tpot_ms, bottom: tpot_ms, top_weight: NULL, bottom_weight: NULL},
-        {metric: 'ttft', top: base_ttft_ms, bottom: ttft_ms, top_weight: NULL, bottom_weight: NULL},
-        {metric: 'e2e', top: base_e2e_ms, bottom: e2e_ms, top_weight: NULL, bottom_weight: NULL},
+        {metric: 'user_tps', top: user_tps, bottom: base_user_tps, top_weight: 1.0::DOUBLE, bottom_weight: 1.0::DOUBLE},
+        {metric: 'tpot', top: base_tpot_ms, bottom: tpot_ms, top_weight: 1.0, bottom_weight: 1.0},
+        {metric: 'ttft', top: base_ttft_ms, bottom: ttft_ms, top_weight: 1.0, bottom_weight: 1.0},
+        {metric: 'e2e', top: base_e2e_ms, bottom: e2e_ms, top_weight: 1.0, bottom_weight: 1.0},
         -- Throughput by prompt: tokens per time that requests were busy; with full slots it is the cell's, but for the number of slots.
         {metric: 'output_tps', top: tokens, bottom: base_tokens, top_weight: busy_ms, bottom_weight: base_busy_ms}
     ]) AS gain
@@ -75,7 +88,7 @@ SELECT 'cell' AS level, run, cell_id AS subject, baseline_cell_id AS baseline, '
 FROM throughputs
 UNION ALL
 SELECT 'draft', run, deployment_id, baseline_deployment_id, condition, 'all', 'output_tps', avg(output_tps) / nullif(avg(base_output_tps), 0)
-FROM throughputs GROUP BY ALL;
+FROM throughputs JOIN (SELECT run, cell_id FROM draft_pairs WHERE n_repeats > 1) USING (run, cell_id) GROUP BY ALL;
 
 CREATE VIEW observed_gains AS
 -- The measured ratios. The whole cell's output TPS cannot be taken apart by prompt: its interval is that of the throughput by prompt,
@@ -96,18 +109,24 @@ FROM (SELECT unnest(range(resamples)) AS resample FROM thresholds),
 CREATE VIEW comparisons AS
 -- Percentile bootstrap, paired by prompt: a resample draws as many prompts as there are, with replacement, and takes the values of both
 -- cells for each. Significant = the interval excludes 1, with enough prompts to say so; "not significant" is a result.
-WITH draws AS MATERIALIZED (  -- those of all that have as many prompts are the same
-    SELECT n_prompts, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn
-    FROM (SELECT DISTINCT len(tops) AS n_prompts FROM gains), numbers
+WITH observed AS MATERIALIZED (FROM observed_gains),
+draws AS MATERIALIZED (  -- those of all that have as many prompts are the same
+    SELECT n_prompts, resample, list_transform(uniforms[1:n_prompts], lambda u: 1 + floor(u * n_prompts)::BIGINT) AS drawn, list_sort(drawn) AS ranks,
+           ranks[(n_prompts + 1) // 2] AS low, ranks[n_prompts // 2 + 1] AS high
+    FROM (SELECT DISTINCT n_prompts FROM observed), numbers
+), tallies AS (  -- how often each prompt was drawn
+    SELECT n_prompts, resample, list(n ORDER BY nth) AS times
+    FROM (SELECT n_prompts, resample, nth, count(*) - 1.0 AS n
+          FROM (SELECT n_prompts, resample, unnest(drawn || range(1, n_prompts + 1)) AS nth FROM draws) GROUP BY ALL)
+    GROUP BY ALL
 ), ratios AS (  -- in two parts, since a CASE over both statistics would cost both
     SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
-           scale * ratio_of_medians(list_select(tops, drawn), list_select(bottoms, drawn)) AS resampled_ratio
-    FROM observed_gains JOIN draws USING (n_prompts) WHERE NOT is_weighted
+           scale * resampled_medians(tops, bottoms, drawn, low, high) AS resampled_ratio
+    FROM observed JOIN draws USING (n_prompts) WHERE NOT is_weighted
     UNION ALL
     SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
-           scale * ratio_of_rates(list_select(tops, drawn), list_select(bottoms, drawn),
-                                  list_select(top_weights, drawn), list_select(bottom_weights, drawn)) AS resampled_ratio
-    FROM observed_gains JOIN draws USING (n_prompts) WHERE is_weighted
+           scale * resampled_rates(tops, bottoms, top_weights, bottom_weights, times) AS resampled_ratio
+    FROM observed JOIN tallies USING (n_prompts) WHERE is_weighted
 )
 SELECT level, run, subject, baseline, condition, category, metric, ratio, n_prompts,
        CASE WHEN n_prompts > 1 THEN percentile((1 - confidence()) / 2, resampled_ratio) END AS ci_low,
@@ -129,24 +148,30 @@ FROM comparisons JOIN judged_pairs ON judged_pairs.run = comparisons.run AND cel
 LEFT JOIN categories ON categories.run = comparisons.run AND categories.cell_id = subject AND categories.category = comparisons.category
 WHERE level = 'cell';
 
+CREATE VIEW draft_comparisons AS  -- one row a draft, condition, metric and category: what its repeats say together, and how far apart the single ones lie
+WITH told AS MATERIALIZED (FROM comparisons), speaking AS MATERIALIZED (FROM draft_pairs),
+spread AS (
+    SELECT speaking.run, deployment_id, baseline_deployment_id, speaking.condition, category, metric, valid, n_repeats, n_left_out,
+           min(ratio) AS ratio_min, max(ratio) AS ratio_max, any_value(cell_id) AS a_cell_id
+    FROM speaking JOIN told ON told.level = 'cell' AND told.run = speaking.run AND subject = cell_id GROUP BY ALL
+)
+SELECT spread.* EXCLUDE (a_cell_id), ratio, n_prompts, ci_low, ci_high, significant, verdict
+FROM spread JOIN told ON told.run = spread.run AND told.category = spread.category AND told.metric = spread.metric
+ AND (told.level, told.subject, told.condition) = (CASE WHEN n_repeats > 1 THEN 'draft' ELSE 'cell' END,
+      CASE WHEN n_repeats > 1 THEN deployment_id ELSE a_cell_id END, CASE WHEN n_repeats > 1 THEN spread.condition ELSE '' END);
+
 CREATE VIEW draft_speedups AS
--- One row a draft, condition, metric and category: all repeats of a pair together. `ratio_min` and `ratio_max` are those of the single
--- repeats: what differs from one session to the next is in no interval that resamples prompts. `valid` = all of its cells are.
-WITH repeats AS (
-    SELECT pairs.run, pairs.deployment_id AS subject, pairs.baseline_deployment_id AS baseline, pairs.condition, category, metric,
-           count(*) AS n_repeats, min(ratio) AS ratio_min, max(ratio) AS ratio_max
-    FROM observed_gains JOIN pairs ON pairs.run = observed_gains.run AND cell_id = subject WHERE level = 'cell' GROUP BY ALL
-), labels AS (
-    SELECT run, deployment_id AS subject, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
+-- One row a draft, condition, metric and category: the valid repeats of a pair together, `n_left_out` others are left out; where none is valid, all
+-- of them, and `valid` is false. `ratio_min` and `ratio_max` are those of the single repeats: what differs from one session to the next is in no
+-- interval that resamples prompts.
+WITH labels AS (
+    SELECT run, deployment_id, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
            any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
            any_value(isl) AS isl, any_value(entropy) AS entropy, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
            any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split
     FROM shown_cells GROUP BY run, deployment_id, condition
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
-       significant, verdict, n_prompts, n_repeats, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, subject AS deployment_id, baseline AS baseline_deployment_id, condition, valid
-FROM (FROM comparisons WHERE level = 'draft')
-JOIN repeats USING (run, subject, baseline, condition, category, metric)
-JOIN labels USING (run, subject, condition)
-JOIN (SELECT run, deployment_id AS subject, condition, bool_and(valid) AS valid FROM judged_pairs GROUP BY ALL)
-    USING (run, subject, condition);
+       significant, verdict, n_prompts, n_repeats, n_left_out, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, deployment_id,
+       baseline_deployment_id, condition, valid
+FROM draft_comparisons JOIN labels USING (run, deployment_id, condition);

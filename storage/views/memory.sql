@@ -5,7 +5,7 @@ CREATE VIEW memory AS
 -- What each engine start needed, and a draft's cost: the difference to the start without a draft that came nearest before or after it on
 -- the same node, of a deployment that is the same otherwise. `weights_bytes` are the target's where the engine tells the draft's apart, and
 -- both together where not; then the draft's are the difference. Null = the engine does not tell, or there is nothing to compare with.
--- `requests_fit`: how many requests of the mean length that was measured with this deployment's shape (`context_tokens_mean`, prompt and output
+-- `requests_fit`: how many requests of the mean length that was validly measured with this deployment's shape (`context_tokens_mean`, prompt and output
 -- together, over `n_requests`) the KV cache holds at once; `requests_lost` is what the draft takes of that.
 WITH started AS (
     SELECT run, session_id, node, deployment_id, started_at, deployment_json ->> '$.engine.name' AS engine,
@@ -22,7 +22,7 @@ WITH started AS (
     FROM started fast JOIN started base USING (run, node, undrafted) WHERE fast.method <> 'none' AND base.method = 'none' GROUP BY ALL
 ), contexts AS (
     SELECT run, undrafted, avg(prompt_tokens + n_output_tokens) AS context_tokens_mean, count(*) AS n_requests
-    FROM requests JOIN (SELECT run, cell_id, session_id FROM shown_cells) USING (run, cell_id) JOIN (SELECT run, session_id, undrafted FROM started) USING (run, session_id)
+    FROM requests JOIN (SELECT run, cell_id, session_id FROM cells WHERE valid) USING (run, cell_id) JOIN (SELECT run, session_id, undrafted FROM started) USING (run, session_id)
     WHERE is_answered GROUP BY ALL
 )
 SELECT run, session_id, deployment_id, node, engine, model, draft, method, k, base.session_id AS baseline_session_id,

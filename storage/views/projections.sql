@@ -4,19 +4,19 @@
 CREATE VIEW projections AS
 -- The speed-up that acceptance and step times promise: S = t_ar · AL / t_sd [SPEED-Bench, App. H], beside the measured one of user TPS.
 -- `al_break_even` = t_sd / t_ar is the AL above which speculation pays. The step's overhead t_sd - t_ar is split by a drafter that costs next
--- to nothing (n-grams, suffixes) with the same `k` in the same measurement: what its steps take longer is verifying k more tokens, counting
+-- to nothing (n-grams, suffixes; a valid cell) with the same `k` in the same measurement: what its steps take longer is verifying k more tokens, counting
 -- only steps in which it drafted; the rest is drafting. `split_by` names it; null = there is none, and nothing is split.
 WITH sides AS MATERIALIZED (FROM metrics JOIN (SELECT run, cell_id, k, method, draft, repeat, engine FROM shown_cells WHERE status = 'ok') USING (run, cell_id)),
 paired AS (
     SELECT pairs.run, pairs.cell_id, baseline_cell_id, baseline_deployment_id, condition, fast.category, fast.k, fast.method, fast.draft, fast.repeat,
            base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms, fast.al_step_weighted AS al,
-           fast.n_drafting_steps / nullif(fast.n_steps, 0) AS drafting_share
-    FROM pairs JOIN sides fast USING (run, cell_id)
+           fast.n_drafting_steps / nullif(fast.n_steps, 0) AS drafting_share, valid
+    FROM pairs JOIN (SELECT run, cell_id, valid FROM judged_pairs) USING (run, cell_id) JOIN sides fast USING (run, cell_id)
     JOIN sides base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category
 ), free AS (
     SELECT run, baseline_deployment_id, condition, category, repeat, k, arg_max(draft, drafting_share) AS split_by,
            arg_max((t_sd_ms - t_ar_ms) / drafting_share, drafting_share) AS verify_ms
-    FROM paired WHERE method IN ('ngram', 'suffix') AND drafting_share > 0 GROUP BY ALL
+    FROM paired WHERE valid AND method IN ('ngram', 'suffix') AND drafting_share > 0 GROUP BY ALL
 ), measured AS (
     SELECT run, subject AS cell_id, category, ratio AS measured, n_prompts FROM observed_gains WHERE level = 'cell' AND metric = 'user_tps'
 )

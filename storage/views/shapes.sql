@@ -3,8 +3,7 @@
 
 CREATE VIEW shape_checks AS
 -- One row a check and what it is of, where the data allows it. `holds` = it looks as it should. Only valid cells and comparisons; invalid cells are left
--- out. The numbers are those of the list in `docs/sql.md`. 4 (equal AL is no equal
--- speed-up) and 5 (n-grams lose at batch 32) are of certain models, and no checks.
+-- out. 4: equal AL is no equal speed-up, since a step takes as long as its draft does; 5: n-grams lose at large batches, where verifying is not free.
 WITH valid_cells AS MATERIALIZED (
     SELECT run, cell_id, deployment_id, condition, model, engine, method, k, draft, batch, workload, isl, entropy, load, concurrency, temperature, repeat, al,
            acceptance_source, json_merge_patch(cell_json, '{"deployment": {"draft": {"k": null, "name": null}}}')::VARCHAR AS any_k,
@@ -32,6 +31,14 @@ WITH valid_cells AS MATERIALIZED (
     SELECT run, 3, 'AL grows less with each further token', subject || ', from k=' || shortest_k,
            (al - shorter_al) / (k - shorter_k) - (shorter_al - shortest_al) / (shorter_k - shortest_k) AS found, '<= 0', found <= 1e-9
     FROM by_k WHERE shortest_k < shorter_k AND shorter_k < k
+    UNION ALL
+    SELECT one.run, 4, 'at equal AL, speed-ups differ as step times do', one.draft || ' and ' || other.draft || ', ' || one.load,
+           (one.ratio / other.ratio) / (other.t_sd_ms / one.t_sd_ms) - 1 AS found, 'within ' || max_projection_error, abs(found) <= max_projection_error
+    FROM causes one JOIN causes other USING (run, baseline_deployment_id, condition), thresholds
+    WHERE one.valid AND other.valid AND one.draft < other.draft AND one.method <> other.method AND abs(one.al / other.al - 1) <= max_al_shift
+    UNION ALL
+    SELECT run, 5, 'n-grams lose at large batches', draft || ', ' || load, ratio, '< 1', ratio < 1
+    FROM causes, thresholds WHERE valid AND method IN ('ngram', 'suffix') AND load_kind = 'closed' AND least(concurrency, batch) >= high_concurrency
     UNION ALL
     SELECT run, 6, 'hot AL is at most the greedy one', hot.subject || ', temperature ' || hot.temperature, hot.al - cold.al, '<= 0', hot.al <= cold.al
     FROM valid_cells hot JOIN valid_cells cold USING (run, any_sampling) WHERE cold.temperature = 0 AND hot.temperature > 0

@@ -28,7 +28,7 @@ WITH told AS (
     SELECT run, deployment_id, condition, avg(fast.al) AS al, avg(fast.draft_efficiency) AS draft_efficiency, avg(t_ar_ms) AS t_ar_ms, avg(t_sd_ms) AS t_sd_ms,
            avg(al_break_even) AS al_break_even, avg(draft_overhead_ms) AS draft_overhead_ms, avg(verify_overhead_ms) AS verify_overhead_ms,
            avg(projected) AS projected, avg(measured) AS measured, any_value(split_by) AS split_by, avg(base.ttft_ms_p50 / nullif(base.e2e_ms_p50, 0)) AS prefill_share
-    FROM (SELECT run, cell_id, deployment_id, condition FROM pairs)
+    FROM (SELECT run, cell_id, deployment_id, condition FROM draft_pairs)
     JOIN (SELECT run, cell_id, baseline_cell_id, t_ar_ms, t_sd_ms, al_break_even, draft_overhead_ms, verify_overhead_ms, projected, measured, split_by
           FROM projections WHERE category = 'all') USING (run, cell_id)
     JOIN (SELECT run, cell_id, al_step_weighted AS al, draft_efficiency FROM metrics WHERE category = 'all') fast USING (run, cell_id)
@@ -43,8 +43,8 @@ WITH told AS (
     FROM draft_speedups LEFT JOIN told USING (run, deployment_id, condition) LEFT JOIN stored USING (run, deployment_id)
     WHERE metric = 'user_tps' AND category = 'all'
 )
-SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, concurrency, rate, temperature, ratio, ci_low, ci_high, verdict, valid,
-       al, draft_efficiency, al_break_even, t_ar_ms, t_sd_ms, draft_overhead_ms, verify_overhead_ms, split_by, projected, measured, prefill_share, step_growth,
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, load_kind, concurrency, rate, temperature, ratio, ci_low, ci_high,
+       verdict, valid, al, draft_efficiency, al_break_even, t_ar_ms, t_sd_ms, draft_overhead_ms, verify_overhead_ms, split_by, projected, measured, prefill_share, step_growth,
        kv_lost_share,
        list_filter([
            CASE WHEN draft_efficiency < low_efficiency THEN 'low_acceptance' END,
@@ -119,7 +119,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
 ), missed AS (
     SELECT candidates.run, candidates.engine, candidates.model, candidates.dtype, candidates.tp, candidates.workload, candidates.split, candidates.temperature,
            candidates.metric, unnest(CASE WHEN len(causes.causes) > 0 THEN causes.causes ELSE [NULL] END) AS cause,
-           format('AL {:.2f} where {:.2f} would break even', causes.al, causes.al_break_even) AS numbers
+           format('a step brings {:.2f} tokens (AL) and takes as long as {:.2f} without a draft', causes.al, causes.al_break_even) AS numbers
     FROM candidates JOIN gains ON gains.run = candidates.run AND gains.draft = candidates.draft AND gains.metric = candidates.metric AND gains.category = 'all'
      AND (gains.engine, gains.model, gains.dtype, gains.tp, gains.workload, gains.asked_split, gains.temperature)
        = (candidates.engine, candidates.model, candidates.dtype, candidates.tp, candidates.workload, candidates.split, candidates.temperature)
@@ -165,9 +165,10 @@ CREATE VIEW checklist AS
 -- What practice asks before it speculates, answered from data: one row a question (as in `verdicts`, of user TPS) and item; `answer` is 'yes', 'no' or
 -- 'unknown', `speaks_for` says whether that speaks for speculation (null = unknown), `evidence` the numbers.
 WITH facts AS (
-    SELECT run, engine, model, workload, temperature, max(draft_efficiency) AS efficiency, arg_max(draft, draft_efficiency) AS efficient_draft,
-           max(kv_lost_share) AS kv_lost_share, max(prefill_share) AS prefill_share, arg_max(load, prefill_share) AS prefill_at,
-           max(concurrency) AS high, min(concurrency) AS low, max(ratio) FILTER (valid) AS best
+    SELECT run, engine, model, workload, temperature, max(draft_efficiency) FILTER (valid) AS efficiency,
+           arg_max(draft, draft_efficiency) FILTER (valid) AS efficient_draft, max(kv_lost_share) AS kv_lost_share,
+           max(prefill_share) FILTER (valid) AS prefill_share, arg_max(load, prefill_share) FILTER (valid) AS prefill_at,
+           max(concurrency) FILTER (valid) AS high, min(concurrency) FILTER (valid) AS low
     FROM causes GROUP BY ALL
 ), loads AS (
     SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(causes.ratio, causes.ratio) FILTER (causes.concurrency = high) AS ratio_high,

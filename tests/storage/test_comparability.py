@@ -75,8 +75,8 @@ def test_repeats_far_apart_and_drifting_are_told_before_they_are_averaged(tmp_pa
         ("repeat", "time", "2026-01-03T00:00:00+00:00", "2026-01-01T00:00:00+00:00"),
     ]
     assert ask(folder, "SELECT n_cells, sentence FROM warnings ORDER BY difference") == [
-        (1, "1 repeats and the first one differ by more than 10 % in user TPS: their mean hides a drift"),
-        (1, "1 repeats and the first one were measured more than 24 hours apart"),
+        (1, "1 repeat and the first one differ by more than 10 % in user TPS: their mean hides a drift"),
+        (1, "1 repeat and the first one were measured more than 24 hours apart"),
     ]
 
 
@@ -88,4 +88,4 @@ def test_the_same_measurement_of_an_earlier_run_is_held_beside(tmp_path: Path) -
     with open_runs([tmp_path / "*"]) as runs:
         found = runs.execute("SELECT run, link, other_run, sentence FROM warnings").fetchall()
 
-    assert found == [("b", "run", "a", "1 cells and the same ones of a differ in engine version: 5.1 against 5.0")]
+    assert found == [("b", "run", "a", "1 cell and the same one of a differ in engine version: 5.1 against 5.0")]

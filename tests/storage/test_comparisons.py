@@ -109,7 +109,7 @@ def test_a_comparison_is_valid_when_all_of_its_cells_are(tmp_path: Path) -> None
         fast[0].cell.cell_id: True,
         fast[1].cell.cell_id: False,
     }
-    assert ask(folder, f"SELECT n_repeats, valid FROM draft_speedups {where}") == [(2, False)]
+    assert ask(folder, f"SELECT n_repeats, n_left_out, valid FROM draft_speedups {where}") == [(1, 1, True)]
 
 
 def test_a_few_prompts_may_differ_and_are_never_significant(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from browser import axe, look, needs_chromium
 from recorded import create_cell, create_request, create_row, create_session, record
+from recorded_grid import pair, point
 
 from jobs.spec import Cell
 from storage.report import find, html_of
+from storage.report.between import changes_between
 from storage.report.findings import Findings
 from storage.report.headline import headline
 from storage.report.html import html_page
-from storage.report.html_data import Details, read_details
+from storage.report.verdict import summary
 from storage.rows import CellResult, SessionRow, TelemetryRow
 
 CATEGORIES = ("coding", "math", "writing")
@@ -75,14 +77,14 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def read(grid: Path) -> tuple[Findings, Details]:
-    return find([grid]), read_details([grid])
+def read(grid: Path) -> Findings:
+    return find([grid])
 
 
 @pytest.fixture
-def page(read: tuple[Findings, Details], tmp_path: Path) -> Path:
+def page(read: Findings, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
-    path.write_text(html_page(*read), encoding="utf-8")
+    path.write_text(html_page(read), encoding="utf-8")
     return path
 
 
@@ -152,6 +154,12 @@ def verdict(answer: str, **changes: Any) -> dict[str, Any]:
         pytest.param(
             [verdict("yes"), verdict("no", model="n", best_ratio=0.9)], "It depends", "yes for 1, no for 1", id="two models"
         ),
+        pytest.param(
+            [verdict("depends"), verdict("depends", model="n")],
+            "It depends",
+            "In each of 2 questions it pays at some",
+            id="alike",
+        ),
         pytest.param([verdict("yes"), verdict("unknown")], "Yes, it pays", "eagle3 k=3", id="what is unknown says nothing"),
     ],
 )
@@ -162,7 +170,50 @@ def test_the_answer_is_a_word_and_a_sentence(verdicts: list[dict[str, Any]], wor
     assert sentence in told.sentence
 
 
+def test_the_answer_of_a_run_that_goes_on_is_one_so_far() -> None:
+    assert headline([verdict("yes")], is_whole=False).word == "Yes, it pays, so far"
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs with limits on latency, 30 ms a token; in the second the draft's steps take longer, but still hold."""
+    folders = []
+    for name, step_ms in (("before", 20.0), ("after", 25.0)):
+        cell = point("ngram", slo_tpot_s=0.03)
+        folders.append(record(tmp_path_factory.mktemp("limited") / name, *pair(cell, step_ms)))
+    return folders[0], folders[1]
+
+
+def test_what_limits_on_latency_allow_is_said_and_drawn(limited: tuple[Path, Path]) -> None:
+    """8 requests in 500 ms, and in 1000 ms without speculation; all of them meet the limit."""
+    findings = find([limited[0]])
+
+    [told] = [sentence for sentence in summary(findings) if sentence.startswith("**Within limits**")]
+    assert "30 ms a token, for 90% of requests" in told
+    assert "ngram k=3 serves 16.00 requests/s at concurrency 1; without speculation 8.00 requests/s" in told
+    assert 'id="goodput"' in html_page(findings)
+
+
+def test_of_two_runs_the_page_begins_with_what_changed(limited: tuple[Path, Path]) -> None:
+    """A step of 25 ms after one of 20: a user's speed is 0.8 of what it was."""
+    text = html_of(limited, changes_between(*limited))
+
+    assert "What changed from before to after" in text
+    assert '<td class="slower">0.80× [0.80, 0.80]</td>' in text
+    assert text.index('id="changes"') < text.index('id="answers"')
+
+
 # ------------------------------------------------------------------------------------------------------- in a browser
+@needs_chromium
+def test_limits_and_changes_are_drawn_and_the_console_is_silent(limited: tuple[Path, Path], tmp_path: Path) -> None:
+    page = tmp_path / "changes.html"
+    page.write_text(html_of(limited, changes_between(*limited)), encoding="utf-8")
+
+    seen = look(page, "return document.querySelectorAll('#goodput svg [data-mark=dot] > *').length", width=390)
+
+    assert (seen.console, seen.told) == ([], 2)
+
+
 DRAWN = f"""
 return {{
   drawn: {list(SECTIONS)}.map((id) => document.querySelectorAll(`#${{id}} .plot svg [data-mark]`).length > 0),
@@ -235,8 +286,8 @@ def test_nothing_keeps_anyone_from_reading_it(page: Path, is_dark: bool) -> None
 
 
 @needs_chromium
-def test_it_opens_in_two_seconds_with_two_thousand_cells(read: tuple[Findings, Details], tmp_path: Path) -> None:
-    findings, details = read
+def test_it_opens_in_two_seconds_with_two_thousand_cells(read: Findings, tmp_path: Path) -> None:
+    findings = read
     many = {
         name: [
             {**row, "isl": 100 * n, "condition": f"{n}{row['condition']}"}
@@ -246,7 +297,7 @@ def test_it_opens_in_two_seconds_with_two_thousand_cells(read: tuple[Findings, D
         for name in ("drafts", "by_category")
     }
     page = tmp_path / "report.html"
-    page.write_text(html_page(replace(findings, **many), details), encoding="utf-8")
+    page.write_text(html_page(replace(findings, **many)), encoding="utf-8")
 
     took = [look(page, "return Number(document.documentElement.dataset.drawn)", is_timed=True) for _ in range(3)]
 

@@ -42,7 +42,7 @@ def test_every_view_and_column_has_a_meaning_and_nothing_else_has(runs: duckdb.D
     [
         pytest.param("requests", "t_sent_ns", "ns", "when it was sent", id="a unit from the name"),
         pytest.param("cells", "al", "tokens/step", "acceptance length", id="a unit of its own"),
-        pytest.param("drafts", "al", "tokens/step", "mean over repeats", id="what one view means by it"),
+        pytest.param("drafts", "al", "tokens/step", "mean over the repeats", id="what one view means by it"),
         pytest.param("cells", "ttft_ms_p90", "ms", "percentile", id="a pattern"),
         pytest.param("runs", "n_cells", "count", "cells with a row", id="a count"),
     ],

@@ -77,7 +77,7 @@ def test_the_best_draft_is_named_with_its_numbers_why_and_what_to_do(tmp_path: P
     assert (draft, method, k, ratio, at, n_prompts) == ("ngram k=3", "ngram", 3, pytest.approx(1.6), "concurrency 1", 8)
     assert causes == ["batch_too_large", "low_acceptance"]  # a step from 25 to 50 ms; 1 of 3 accepted
     assert pays == []  # four prompts of a category prove nothing
-    assert why.startswith("AL 2.00 where ")
+    assert why.startswith("a step brings 2.00 tokens (AL) and takes as long as ")
     assert "verifying is no longer free; the target accepts less than 40 %" in why
     assert advice.startswith("Use ngram k=3 (draft.method=ngram, draft.k=3) at concurrency 1 to 2; serve the rest without")
     assert "Best by load: concurrency 1: ngram k=3; concurrency 2: ngram k=3; concurrency 4: none" in advice
@@ -278,6 +278,18 @@ def stepping(cell: Any, *accepted: int) -> CellResult:
             id="2: copying is easier to foresee",
         ),
         pytest.param(
+            "at equal AL, speed-ups differ as step times do",
+            [*pair(point("ngram"), 25.0), fast(point("suffix"), 32.0)],
+            [("ngram k=3 and suffix k=3, concurrency 1", 0.0, True)],
+            id="4: both accept 1 of 3, 1.6 and 1.25 times as fast: as 32 is to 25",
+        ),
+        pytest.param(
+            "n-grams lose at large batches",
+            pair(point("ngram", batch=32, concurrency=32), 25.0, n=32),
+            [("ngram k=3, concurrency 32", 1.6, False)],
+            id="5: n-grams pay at batch 32",
+        ),
+        pytest.param(
             "hot AL is at most the greedy one",
             [stepping(point("ngram", 3), 1, 1), stepping(point("ngram", 3, temperature=1.0), 2, 2)],
             [("ngram k=3, concurrency 1, temperature 1.0", 1.0, False)],
@@ -383,4 +395,4 @@ def test_a_report_begins_with_how_far_an_unfinished_run_is_and_ends_with_what_is
     first, *_, last = verdicts(find([folder]))
 
     assert first == "**So far: 2 of 8 cells** of run are measured; what follows is of those."
-    assert last == "**Not comparable** (run): 1 cells and their baselines differ in engine version: 5.1 against 5.0."
+    assert last == "**Not comparable** (run): 1 cell and its baseline differ in engine version: 5.1 against 5.0."

@@ -100,6 +100,7 @@ const crosses = (rows, places) => [
 ];
 
 function padded(values, isLog) {
+  if (values.length === 1) return [values[0] * 0.9, values[0] * 1.1];
   const [low, high] = [values[0], values.at(-1)], share = 0.06;
   return isLog ? [low * (low / high) ** share, high * (high / low) ** share] : [low - share * (high - low), high + share * (high - low)];
 }
@@ -158,6 +159,37 @@ function drawFrontier(width) {
   });
 }
 
+// ------------------------------------------------------------------------------------------------ within latency limits
+const limitsOf = (row) => [row.slo_ttft_s && `first token within ${row.slo_ttft_s} s`, row.slo_tpot_s && `${number(1000 * row.slo_tpot_s)} ms a token`].filter(Boolean).join(", ");
+const goodput = asObjects(told.goodput).map((row) => ({ ...row, draft: drafts[row.d].name, load: loads[row.l], limits: limitsOf(row) }));
+const limit = { value: goodput[0]?.limits };
+
+function drawGoodput(width) {
+  const kinds = distinct(shown(goodput).map((row) => row.limits));
+  if (!kinds.includes(limit.value)) limit.value = kinds[0];
+  controls("goodput", kinds.length > 1 && select("limits", kinds.map((name) => [name, name]), limit.value, (value) => { limit.value = value; drawAll(); }));
+  const rows = shown(goodput).filter((row) => row.limits === limit.value);
+  if (!rows.length) return null;
+  const values = distinct(rows.map((row) => row.load.x)).sort(d3.ascending), isWide = values[0] > 0 && values.at(-1) / values[0] >= 4;
+  const kind = rows[0].load.kind === "closed" ? "concurrent requests" : "requests sent per second", x = (row) => row.load.x;
+  const told = (row) => `${row.draft}, ${row.load.name}\n${number(row.goodput_rps)} requests/s within limits (${number(row.goodput_rps_min)} to ${number(row.goodput_rps_max)})\n${d3.format(".0%")(row.slo_attainment)} meet them: ${row.holds ? "it holds" : "too few"}\n${row.n_repeats} ${row.n_repeats === 1 ? "repeat" : "repeats"}`;
+  return plot(`Requests per second within ${limit.value} against ${kind}, at best ${number(d3.max(rows, (row) => row.goodput_rps))}`, {
+    width, height: 320, marginLeft: 52, marginRight: 24, marginBottom: 44,
+    x: { type: isWide ? "log" : "linear", domain: padded(values, isWide), axis: null },
+    y: { zero: true, nice: true, grid: true, label: `requests per second with ${limit.value}`, labelArrow: "none" },
+    marks: [
+      Plot.axisX(values, { text: (value) => number(value), label: kind, labelAnchor: "center", labelArrow: "none" }),
+      Plot.ruleY([0]),
+      ...distinct(rows.map((row) => row.draft)).map((name) => Plot.lineY(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x, y: "goodput_rps", stroke: colourOf(name), strokeWidth: 2 })),
+      Plot.ruleX(rows, { x, y1: "goodput_rps_min", y2: "goodput_rps_max", stroke: (row) => colourOf(row.draft), strokeOpacity: 0.6 }),
+      Plot.dot(rows, { x, y: "goodput_rps", r: 5, symbol: (row) => symbolOf(row.draft), stroke: (row) => colourOf(row.draft), fill: (row) => row.holds ? colourOf(row.draft) : "var(--card)", strokeWidth: 2 }),
+      Plot.tip(rows, Plot.pointer({ x, y: "goodput_rps", title: told })),
+    ],
+    symbol: { type: "identity" }, color: { type: "identity" },
+  });
+}
+
 drawn("speedup", drawSpeedup);
 drawn("heat", drawHeat);
 drawn("frontier", drawFrontier);
+drawn("goodput", drawGoodput);

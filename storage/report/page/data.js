@@ -4,7 +4,7 @@
 const told = JSON.parse(document.getElementById("data").textContent);
 const asObjects = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, n) => [name, row[n]])));
 const { settings, drafts, loads, categories } = told;
-const GAIN = ["ratio", "low", "high", "verdict", "valid", "prompts", "repeats"];
+const GAIN = ["ratio", "low", "high", "verdict", "valid", "prompts", "repeats", "least", "most"];
 const METRICS = { user_tps: "a user's speed", output_tps: "output of all users", ttft: "time to first token", e2e: "time to the whole answer" };
 
 const points = asObjects(told.points).map((point) => {
@@ -12,7 +12,7 @@ const points = asObjects(told.points).map((point) => {
   return { ...point, draft: drafts[point.d].name, load: loads[point.l] };
 });
 const byCategory = asObjects(told.byCategory).map((row) => ({
-  ...row, low: row.ci_low, high: row.ci_high, prompts: row.n_prompts, repeats: row.n_repeats,
+  ...row, low: row.ci_low, high: row.ci_high, prompts: row.n_prompts, repeats: row.n_repeats, least: row.ratio_min, most: row.ratio_max,
   draft: drafts[row.d].name, load: loads[row.l], category: categories[row.c],
 }));
 
@@ -70,7 +70,7 @@ const named = (value) => value === "" || value == null ? "default" : String(valu
 const gainInWords = (gain) => [
   `${times(gain.ratio)}${gain.low == null ? "" : ` [${gain.low.toFixed(2)}, ${gain.high.toFixed(2)}]`}`,
   gain.valid ? gain.verdict : "invalid: no claim rests on it",
-  `${gain.prompts} prompts, ${gain.repeats} ${gain.repeats === 1 ? "repeat" : "repeats"}`,
+  `${gain.prompts} prompts, ${gain.repeats === 1 ? "1 repeat" : `${gain.repeats} repeats: ${times(gain.least)} to ${times(gain.most)}`}`,
 ].join("\n");
 
 function element(tag, attributes = {}, ...children) {

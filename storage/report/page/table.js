@@ -12,11 +12,17 @@ const COLUMNS = [
   ...varying.map((axis) => ({ head: AXES[axis], value: (row) => settings[row.s][axis], text: (row) => named(settings[row.s][axis]) })),
   { head: "load", value: (row) => row.l, text: (row) => row.load.name },
   { head: "draft", value: (row) => row.d, text: (row) => row.draft },
-  ...LEVELS.map(([name, head, digits]) => ({ head, isNumber: true, value: (row) => row[`level_${name}`], text: (row) => number(row[`level_${name}`], digits) })),
-  ...Object.entries(SHORT).map(([metric, head]) => ({ head, isNumber: true, value: (row) => row[metric]?.ratio, text: (row) => gainText(row[metric]), mark: (row) => gainMark(row[metric]) })),
+  ...LEVELS.map(([name, head, digits]) => ({ head, isNumber: true, value: (row) => row[`level_${name}`], text: (row) => number(row[`level_${name}`], digits), told: (row) => spreadOf(row, name, digits) })),
+  ...Object.entries(SHORT).map(([metric, head]) => ({ head, isNumber: true, value: (row) => row[metric]?.ratio, text: (row) => gainText(row[metric]), mark: (row) => gainMark(row[metric]), told: (row) => row[metric] && gainInWords(row[metric]) })),
   { head: "same outputs", isNumber: true, value: (row) => row.level_lossless, text: (row) => row.level_lossless == null ? "–" : d3.format(".0%")(row.level_lossless) },
   { head: "valid cells", isNumber: true, value: (row) => row.level_n_valid, text: (row) => `${row.level_n_valid} of ${row.level_n_cells}` },
 ];
+
+/** The least and the most of the repeats behind a mean. */
+function spreadOf(row, name, digits) {
+  const [least, most] = ["min", "max"].map((end) => row[`level_${name.replace("_p50", "")}_${end}`]);
+  return least == null || row.level_n_valid < 2 ? "" : `${row.level_n_valid} valid repeats: ${number(least, digits)} to ${number(most, digits)}`;
+}
 
 const gainText = (gain) => gain ? `${times(gain.ratio)}${gain.low == null ? "" : ` [${gain.low.toFixed(2)}, ${gain.high.toFixed(2)}]`}` : "–";
 const gainMark = (gain) => !gain ? "" : !gain.valid ? "invalid" : gain.verdict === "not significant" ? "" : gain.verdict;
@@ -39,7 +45,8 @@ function drawTable() {
   }, element("button", { type: "button", onclick: () => sortBy(n) }, column.head + (table.sort !== n ? "" : table.isDescending ? " ↓" : " ↑")))));
   const body = listed.map((row) => element("tr", {}, ...COLUMNS.map((column) => {
     const mark = column.mark?.(row) ?? "";
-    return element("td", { class: [column.isNumber ? "number" : "", mark].join(" ").trim(), ...(mark === "invalid" ? { title: "invalid: no claim rests on it" } : {}) }, column.text(row));
+    const told = column.told?.(row);
+    return element("td", { class: [column.isNumber ? "number" : "", mark].join(" ").trim(), ...(told ? { title: told } : {}) }, column.text(row));
   })));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
@@ -53,7 +60,7 @@ function sortBy(nth) {
 
 /** The rows that the table shows, with every number in full. */
 function csv() {
-  const gains = Object.keys(METRICS).flatMap((metric) => ["ratio", "low", "high", "verdict", "valid", "prompts", "repeats"].map((name) => ({ head: `${metric}_${name}`, of: (row) => row[metric]?.[name] })));
+  const gains = Object.keys(METRICS).flatMap((metric) => GAIN.map((name) => ({ head: `${metric}_${name}`, of: (row) => row[metric]?.[name] })));
   const columns = [
     ...Object.keys(AXES).map((axis) => ({ head: axis, of: (row) => settings[row.s][axis] })),
     { head: "load", of: (row) => row.load.name }, { head: "draft", of: (row) => row.draft },
