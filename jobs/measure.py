@@ -10,10 +10,8 @@ from datetime import datetime, timezone
 from functools import partial
 
 from jobs.control import SessionControl, SessionProgress
-from jobs.engines.base import Endpoint, Engine
+from jobs.engines.base import Endpoint, Engine, Process
 from jobs.engines.control import is_healthy
-from jobs.engines.elsewhere import Elsewhere
-from jobs.engines.process import EngineProcess
 from jobs.errors import CellFailed, CellTimedOut, EngineDied, EngineFailed, EngineHung, SpecSweepError
 from jobs.load.base import ROWS_A_BATCH, Measured, Progress, Traffic
 from jobs.load.drive import drive
@@ -45,7 +43,7 @@ class Running:
     engine: Engine
     endpoint: Endpoint
     health_path: str
-    process: EngineProcess | Elsewhere
+    process: Process
     tokenizer: ChatTokenizer
     gpus: tuple[str, ...]
     control: SessionControl

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -20,16 +19,16 @@ from typing import BinaryIO
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines import engine_named
-from jobs.engines.base import Endpoint, EngineFacts, Launch, Site
+from jobs.engines.base import Endpoint, EngineFacts, Launch, Meeting, Process, Site
 from jobs.engines.elsewhere import Elsewhere
-from jobs.engines.process import EngineProcess, free_port
+from jobs.engines.process import free_ports
+from jobs.engines.spread import Ranks, Spread
 from jobs.errors import EngineFailed, SpecSweepError
-from jobs.hygiene import device_environment, wait_until_free
 from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
-from jobs.models import resolve
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
-from jobs.spec import Deployment, SessionSpec
+from jobs.spec import SessionSpec
+from jobs.starting import in_its_environment, site_for, start_process
 from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
@@ -46,6 +45,8 @@ class SessionSite:
     log_name: str = ""  # how the row names it, relative to the run
     gpus: tuple[str, ...] = ()
     rows_a_batch: int = ROWS_A_BATCH  # that leave the node at once, while a cell runs
+    address: str = "127.0.0.1"  # of this node, as others reach it
+    ranks: Ranks | None = None  # of an engine over several nodes: those on the others
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ Event = SessionRow | CellBatch | CellResult | SessionLog
 
 def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -> Iterator[Event]:
     """Yields a `SessionRow` once the engine is ready or has failed to start, for each cell the batches of a long one and
-    its `CellResult`, then the final `SessionRow` (the same id, it replaces the first), and the log where it is node-local.
+    its `CellResult`, then the final `SessionRow` (the same id, it replaces the first), and the logs that are node-local.
     The engine is gone at the end, however the iterator ends.
     """
     scratch = Path(tempfile.mkdtemp(prefix="specsweep-", dir=site.scratch_root or None))
@@ -72,6 +73,8 @@ def run_session(spec: SessionSpec, site: SessionSite, control: SessionControl) -
             yield from _Session(spec, site, control, scratch, log).run()
             if not site.log_path:
                 yield SessionLog(spec.session_id, end_of(reader))
+        for rank, text in sorted(site.ranks.logs.items() if site.ranks else ()):
+            yield SessionLog(f"{spec.session_id}.rank{rank}", text)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -91,7 +94,7 @@ class _Session:
         self.control = control
         self.scratch = scratch
         self.log = log
-        self.process: EngineProcess | Elsewhere = Elsewhere()
+        self.process: Process = Elsewhere()
         self.started = time.perf_counter()
         self.ready_s: float | None = None
         self.fault: EngineFailed | None = None
@@ -110,7 +113,8 @@ class _Session:
             running, facts = self.start()
         except SpecSweepError as fault:
             return None if self.control.is_killed else failed(row, fault)
-        row = with_facts(replace(row, ready_s=self.ready_s), facts)
+        gpus = [*json.loads(row.gpus_json), *(self.site.ranks.gpus() if self.site.ranks else ())]
+        row = with_facts(replace(row, ready_s=self.ready_s, gpus_json=json.dumps(gpus)), facts)
         yield row
         yield from self.measure(running)
         return self.at_the_end(row, running)
@@ -121,13 +125,9 @@ class _Session:
         self.control.show(SessionProgress("starting"))
         engine = engine_named(deployment.engine.name)
         engine.check(deployment)
-        model_dir = resolve(deployment.model.path, deployment.model.revision)
-        draft = deployment.draft
-        is_ours = not deployment.engine.url
-        draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model and is_ours else None
-        tokenizer = ChatTokenizer(model_dir)
         nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
-        site = Site(free_port(), nonce, model_dir, draft_dir, self.scratch, self.site.gpus)
+        site = site_for(deployment, nonce, self.scratch, self.site.gpus, self.meeting())
+        tokenizer = ChatTokenizer(site.model_dir)
         endpoint, health_path = self.launch(engine.launch(deployment, site), site)
         self.ready_s = self.process.wait_ready(
             endpoint, health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
@@ -143,11 +143,20 @@ class _Session:
         """Start the engine, where it does not run already; where it answers, and the path of its health check."""
         if isinstance(how, Endpoint):
             return how, HEALTH_ELSEWHERE
-        wait_until_free(site.gpus, lambda: self.control.is_killed)
-        how = replace(how, env={**how.env, **device_environment(site.gpus)})
-        self.process = EngineProcess.start(how, self.log, site.nonce, self.scratch)
-        self.control.own(self.process.stop)
+        self.process = first = start_process(how, site, self.log, site.nonce, self.control)
+        if self.site.ranks and site.meeting:
+            self.site.ranks.start(site.nonce, site.meeting)
+            self.process = Spread(first, self.site.ranks)
+            self.control.own(self.process.stop)
         return Endpoint("127.0.0.1", site.port, site.nonce), how.health_path
+
+    def meeting(self) -> Meeting | None:
+        """Where the ranks of an engine over several nodes find this one."""
+        if self.site.ranks is None:
+            return None
+        address = self.site.address
+        port, spare_port = free_ports(2, address)
+        return Meeting(address, port, spare_port, own_address=address)
 
     def measure(self, running: Running) -> Iterator[CellBatch | CellResult]:
         """The cells in order, until one of them finds the engine gone or somebody says stop."""
@@ -179,14 +188,6 @@ class _Session:
 
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started
-
-
-def in_its_environment(deployment: Deployment) -> Deployment:
-    """With a `runtime_env`, Ray has made an environment for this worker: the engine runs in it too."""
-    engine = deployment.engine
-    if not engine.runtime_env or engine.python:
-        return deployment
-    return replace(deployment, engine=replace(engine, python=sys.executable))
 
 
 def new_row(spec: SessionSpec, site: SessionSite) -> SessionRow:

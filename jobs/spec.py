@@ -108,6 +108,7 @@ class Engine:
     pp: int = 1  # pipeline parallel: stages, each on `tp` GPUs
     dp: int = 1  # data parallel: copies behind one address
     ep: int = 1  # expert parallel: GPUs over which the experts of a MoE model are dealt out
+    nodes: int = 1  # over which all these GPUs are spread evenly: a process of the engine on each
     gpu_type: str = ""  # as Ray names it: H100, A100, L4; "" = whichever there is
     cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes; 0 = the whole node
     batch: int = 1  # most requests in one engine step
@@ -132,6 +133,11 @@ class Engine:
     def __post_init__(self) -> None:
         """One type of GPU has one name, and so one cell."""
         self.gpu_type = self.gpu_type.upper()
+
+    @property
+    def devices(self) -> int:
+        """On which it runs, all nodes together."""
+        return self.tp * self.pp * self.dp
 
 
 @dataclass
@@ -219,7 +225,12 @@ class Deployment:
     def gpus(self) -> int:
         """GPUs that the session takes: none for an engine on the CPU, or one that runs already."""
         engine = self.engine
-        return 0 if engine.device == "cpu" or engine.url else engine.tp * engine.pp * engine.dp
+        return 0 if engine.device == "cpu" or engine.url else engine.devices
+
+    @property
+    def gpus_a_node(self) -> int:
+        """Of those, the GPUs of each of its nodes."""
+        return self.gpus // self.engine.nodes
 
     @property
     def is_speculative(self) -> bool:

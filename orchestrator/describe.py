@@ -68,8 +68,10 @@ def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:
 
 def _sessions(plan: Sequence[SessionSpec]) -> Iterator[str]:
     for number, session in enumerate(plan, 1):
-        gpus = f", {counted(session.deployment.gpus, 'GPU')}" if session.deployment.gpus else ""
-        size = f"{counted(len(session.orders), 'cell')}, about {words_of(session.expected_s)}{gpus}"
+        nodes = session.deployment.engine.nodes
+        over = f", on each of {nodes} nodes" if nodes > 1 else ""
+        gpus = f", {counted(session.deployment.gpus_a_node, 'GPU')}" if session.deployment.gpus else ""
+        size = f"{counted(len(session.orders), 'cell')}, about {words_of(session.expected_s)}{over}{gpus}"
         yield f"{number:4}  {_told(session.deployment)}: {size}"
 
 

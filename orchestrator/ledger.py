@@ -1,28 +1,30 @@
-"""Owns what of the cluster is taken: which session may start now, and on which node. Pure.
+"""Owns what of the cluster is taken: which session may start now, and on which nodes. Pure.
 
 Ray never reserves for a big session (fed small ones, a big one starves) and keeps impossible demands pending without a word:
 so sessions are admitted here, in plan order. What does not fit yet gets a node reserved, the one where it will fit first;
 others may start there meanwhile only if they are expected to be gone by then, or leave room enough (EASY backfilling of
-Slurm and Maui). Does not own Ray, the order (`plan`, `pack`), or the words for what can never be held (`shortage`).
+Slurm and Maui). A session over several nodes takes a seat on each at once, or has those reserved that will have room first,
+each until the last of them has. Does not own Ray, the order (`plan`, `pack`), or words for what can't be held (`shortage`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest, nsmallest
+from itertools import islice
 from math import inf
 
 from jobs.errors import BadInput
 from jobs.spec import Deployment, SessionSpec
 from orchestrator.shortage import Demand, Node, demand_of, shortage
 
-__all__ = ["Demand", "Ledger", "Node", "Seat", "Waiting", "seat_on"]
+__all__ = ["Demand", "Ledger", "Node", "Seat", "Seats", "Waiting", "seat_on"]
 
 
 @dataclass(frozen=True)
 class Seat:
-    """What one session holds of a node, and until when it is expected to (on the caller's clock)."""
+    """What a session holds of one node, and until when it is expected to (on the caller's clock)."""
 
     node: Node
     cpus: float
@@ -31,6 +33,10 @@ class Seat:
 
     def fits(self, cpus: float, gpus: float) -> bool:
         return 0 < self.cpus <= cpus and self.gpus <= gpus
+
+
+Seats = tuple[Seat, ...]
+"""All that a session holds: one on each of its nodes, the first of them that of rank 0."""
 
 
 @dataclass(frozen=True)
@@ -117,24 +123,24 @@ class Ledger:
         self._places.clear()
 
     def refuse_impossible(self, deployments: Iterable[Deployment], to_come: Sequence[Node] = ()) -> None:
-        """`BadInput` for the first deployment that no node could hold even if it were empty; `to_come` are waited for."""
+        """`BadInput` for the first deployment that could not be held even if all were empty; `to_come` are waited for."""
         nodes = [*self._free, *to_come]
         for deployment in {demand_of(item): item for item in deployments}.values():
             if said := shortage(deployment, nodes):
                 raise BadInput(said)
 
     def is_possible(self, deployment: Deployment) -> bool:
-        """Whether a node could hold it if that were empty: what only a lost node could hold keeps no other waiting."""
+        """Whether it could be held if all were empty: what only a lost node could hold keeps no other waiting."""
         return not shortage(deployment, self.nodes)
 
-    def admit(self, deployment: Deployment, until_s: float = inf) -> Seat | None:
-        """A seat for this one alone, whoever waits; None = wait."""
-        seat = self._fullest(self._seats_for(demand_of(deployment)), until_s, {})
-        return self._taken(seat, until_s) if seat else None
+    def admit(self, deployment: Deployment, until_s: float = inf) -> Seats:
+        """Seats for this one alone, whoever waits; () = wait."""
+        demand = demand_of(deployment)
+        return self._taken(self._fullest(demand, until_s, {}), until_s)
 
-    def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seat] | None:
-        """The first session of the plan that may start now, no longer waiting, with its seat; None = all have to wait."""
-        if not any(self._has_room(seat) for demand in waiting.demands for seat in self._seats_for(demand)):
+    def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seats] | None:
+        """The first session of the plan that may start now, no longer waiting, with its seats; None = all have to wait."""
+        if not any(self._has_nodes(demand) for demand in waiting.demands):
             return None  # nobody could pass anybody
         kept: dict[Node, Reservation] = {}
         soonest: dict[Demand, Iterator[tuple[Node, Reservation]]] = {}
@@ -143,46 +149,61 @@ class Ledger:
         for number, demand, spec in waiting.in_order(passed):
             if spec.expected_s > gaps_s.get(demand, inf):
                 continue
-            seats, until_s = self._seats_for(demand), now_s + spec.expected_s
-            if seat := self._fullest(seats, until_s, kept):
+            until_s = now_s + spec.expected_s
+            if seats := self._taken(self._fullest(demand, until_s, kept), until_s):
                 waiting.take(number, demand)
-                return spec, self._taken(seat, until_s)
+                return spec, seats
             if demand not in soonest:
-                soonest[demand] = self._by_time(seats, now_s)
-            if found := next((item for item in soonest[demand] if item[0] not in kept), None):
-                kept[found[0]] = found[1]
-            if all(seat.node in kept for seat in seats):
-                gaps_s[demand] = max((kept[seat.node].from_s - now_s for seat in seats if self._has_room(seat)), default=0.0)
+                soonest[demand] = self._by_time(demand, now_s)
+            kept |= reserved(demand, (item for item in soonest[demand] if item[0] not in kept))
+            if sum(seat.node not in kept for seat in self._seats_for(demand)) < demand.nodes:
+                gaps_s[demand] = self._longest_gap_s(demand, kept, now_s)
                 passed |= {demand} if gaps_s[demand] <= 0 else set()
         return None
 
-    def release(self, seat: Seat) -> None:
+    def release(self, seats: Iterable[Seat]) -> None:
         """The session has ended. The seat of a node that has gone is gone already."""
-        if seat in self._seats.get(seat.node, ()):
-            self._seats[seat.node].remove(seat)
-            self._move(seat, +1)
+        for seat in seats:
+            if seat in self._seats.get(seat.node, ()):
+                self._seats[seat.node].remove(seat)
+                self._move(seat, +1)
 
     def _seats_for(self, demand: Demand) -> list[Seat]:
         if demand not in self._places:
             self._places[demand] = [seat_on(node, demand) for node in self._free if demand.lack_on(node) is None]
         return self._places[demand]
 
-    def _fullest(self, seats: Iterable[Seat], until_s: float, kept: Mapping[Node, Reservation]) -> Seat | None:
-        """On the fullest node that has room, so that whole nodes stay whole for big sessions."""
+    def _fullest(self, demand: Demand, until_s: float, kept: Mapping[Node, Reservation]) -> list[Seat]:
+        """On the fullest nodes that have room, so that whole nodes stay whole for big sessions; [] = they are too few."""
         free = self._free
         open_ = (
             seat
-            for seat in seats
+            for seat in self._seats_for(demand)
             if self._has_room(seat) and (seat.node not in kept or kept[seat.node].permits(seat, until_s))
         )
-        return min(open_, key=lambda seat: (free[seat.node][1], free[seat.node][0]), default=None)
+        found = nsmallest(demand.nodes, open_, key=lambda seat: (free[seat.node][1], free[seat.node][0]))
+        return found if len(found) == demand.nodes else []
+
+    def _has_nodes(self, demand: Demand) -> bool:
+        """Whether enough nodes have room now, whoever they are kept for."""
+        return len(list(islice(filter(self._has_room, self._seats_for(demand)), demand.nodes))) == demand.nodes
+
+    def _longest_gap_s(self, demand: Demand, kept: Mapping[Node, Reservation], now_s: float) -> float:
+        """For how long at most a session could start now and be gone before its nodes are needed."""
+        gaps_s = (
+            kept[seat.node].from_s - now_s if seat.node in kept and not kept[seat.node].permits(seat, inf) else inf
+            for seat in self._seats_for(demand)
+            if self._has_room(seat)
+        )
+        longest_s = nlargest(demand.nodes, gaps_s)
+        return longest_s[-1] if len(longest_s) == demand.nodes else 0.0
 
     def _has_room(self, seat: Seat) -> bool:
         return seat.fits(*self._free[seat.node])
 
-    def _by_time(self, seats: Iterable[Seat], now_s: float) -> Iterator[tuple[Node, Reservation]]:
+    def _by_time(self, demand: Demand, now_s: float) -> Iterator[tuple[Node, Reservation]]:
         """The nodes in the order in which they will have room; what is overdue ends now."""
-        rooms = [(seat.node, self._room_for(seat)) for seat in seats]
+        rooms = [(seat.node, self._room_for(seat)) for seat in self._seats_for(demand)]
         return iter(sorted(rooms, key=lambda item: max(now_s, item[1].from_s)))
 
     def _room_for(self, seat: Seat) -> Reservation:
@@ -202,16 +223,24 @@ class Ledger:
             cpus, gpus = round(cpus + other.cpus, 4), gpus + other.gpus
         return Reservation(from_s, round(cpus - seat.cpus, 4), gpus - seat.gpus)
 
-    def _taken(self, place: Seat, until_s: float) -> Seat:
-        seat = replace(place, until_s=until_s)
-        self._seats[seat.node].append(seat)
-        self._move(seat, -1)
-        return seat
+    def _taken(self, places: Iterable[Seat], until_s: float) -> Seats:
+        seats = tuple(replace(place, until_s=until_s) for place in places)
+        for seat in seats:
+            self._seats[seat.node].append(seat)
+            self._move(seat, -1)
+        return seats
 
     def _move(self, seat: Seat, sign: int) -> None:
         cpus, gpus = self._free[seat.node]
         self._rooms[seat.node].clear()
         self._free[seat.node] = (round(cpus + sign * seat.cpus, 4), gpus + sign * seat.gpus)
+
+
+def reserved(demand: Demand, soonest: Iterator[tuple[Node, Reservation]]) -> dict[Node, Reservation]:
+    """The nodes that have room soonest, each kept until the last of them has; none where they are too few."""
+    found = dict(islice(soonest, demand.nodes))
+    from_s = max((room.from_s for room in found.values()), default=0.0)
+    return {node: replace(room, from_s=from_s) for node, room in found.items()} if len(found) == demand.nodes else {}
 
 
 def seat_on(node: Node, demand: Demand) -> Seat:

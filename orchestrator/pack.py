@@ -15,7 +15,7 @@ from math import ceil
 
 from jobs.spec import SessionSpec
 from orchestrator.expected import Expectation
-from orchestrator.ledger import Ledger, Node, Seat, Waiting
+from orchestrator.ledger import Ledger, Node, Seats, Waiting
 from orchestrator.shortage import Demand, demand_of
 
 STRETCHES = (1.0, 1.25, 1.6, 2.0, 3.0)  # of the time that the work takes when it is spread evenly: lengths to split at
@@ -62,16 +62,16 @@ def _cost_s(packed: Packed, nodes: Sequence[Node]) -> float:
 def simulate(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> float:
     """When its last session ends, if all take as long as expected; what fits nowhere is left out."""
     ledger, waiting = Ledger(nodes), Waiting(plan)
-    running: list[tuple[float, int, Seat]] = []
+    running: list[tuple[float, int, Seats]] = []
     now_s, started = 0.0, 0
     while True:
         while found := ledger.next(waiting, now_s):
             started += 1
-            heappush(running, (found[1].until_s, started, found[1]))
+            heappush(running, (found[1][0].until_s, started, found[1]))
         if not running:
             return now_s
-        now_s, _, seat = heappop(running)
-        ledger.release(seat)
+        now_s, _, seats = heappop(running)
+        ledger.release(seats)
 
 
 def lower_bound_s(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> float:
@@ -84,7 +84,7 @@ def even_s(plan: Sequence[SessionSpec], nodes: Sequence[Node]) -> float:
     work: dict[tuple[frozenset[Node], bool], float] = {}
     for demand, seconds in _seconds(plan).items():
         if places := frozenset(_places(demand, nodes)):
-            amount = demand.gpus or _share(demand, nodes)
+            amount = demand.gpus * demand.nodes or _share(demand, nodes)
             key = (places, bool(demand.gpus))
             work[key] = work.get(key, 0.0) + seconds * amount
     return max((seconds / _capacity(places, of_gpus) for (places, of_gpus), seconds in work.items()), default=0.0)
@@ -98,7 +98,9 @@ def _seconds(plan: Iterable[SessionSpec]) -> dict[Demand, float]:
 
 
 def _places(demand: Demand, nodes: Iterable[Node]) -> list[Node]:
-    return [node for node in nodes if demand.lack_on(node) is None]
+    """The nodes that it could be on; none where they are too few."""
+    found = [node for node in nodes if demand.lack_on(node) is None]
+    return found if len(found) >= demand.nodes else []
 
 
 def _capacity(places: frozenset[Node], of_gpus: bool) -> float:
@@ -106,9 +108,10 @@ def _capacity(places: frozenset[Node], of_gpus: bool) -> float:
 
 
 def _share(demand: Demand, nodes: Iterable[Node]) -> float:
-    """The smallest part of a node that it can take."""
+    """How many nodes it takes; less than one where it takes the smallest part of one that it can."""
     places = _places(demand, nodes)
-    return min((max(demand.cpus_of(node) / node.cpus, demand.gpus / (node.gpus or 1)) for node in places), default=0.0)
+    parts = (max(demand.cpus_of(node) / node.cpus, demand.gpus / (node.gpus or 1)) for node in places)
+    return demand.nodes * min(parts, default=0.0)
 
 
 def _splits(plan: Sequence[SessionSpec], nodes: Sequence[Node], expectation: Expectation) -> Iterator[list[SessionSpec]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.engines import engine_named
+from jobs.engines.rules import check_nodes
 from jobs.errors import BadInput
 from jobs.load import arrivals
 from jobs.spec import DEVICES, DRAFT_FIELDS, NEEDS_MODEL, SCHEDULES, Cell, Draft, Workload
@@ -41,7 +42,7 @@ RUNTIME_ENVS = ("uv", "pip", "conda", "image_uri")
 
 RULES = (
     Rule("model.path", "given (a folder, a hub id or package:NAME/FILE.gguf)", bool),
-    *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in ("tp", "pp", "dp", "ep")),
+    *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in ("tp", "pp", "dp", "ep", "nodes")),
     Rule("engine.runtime_env", f"Ray's {', '.join(RUNTIME_ENVS)}", lambda v: set(v) <= set(RUNTIME_ENVS)),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
@@ -113,6 +114,7 @@ def problem_of(cell: Cell, read: Read = load_prompts) -> Problem | None:
     try:
         arrivals.check(cell.load)
         engine = engine_named(cell.deployment.engine.name)
+        check_nodes(engine, cell.deployment)
         engine.check(cell.deployment)
         engine.check_cell(cell)
         schema_text(cell.workload)

@@ -1,4 +1,4 @@
-"""Owns what a session needs of a node, and the words for what no node of a cluster has. Pure.
+"""Owns what a session needs of its nodes, and the words for what a cluster does not have. Pure.
 
 Does not own what is taken at the moment (`ledger`).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from jobs.engines import engine_named
 from jobs.spec import Deployment
 
 ENGINE, GPU_TYPE, GPUS, CPUS = range(4)
@@ -34,9 +35,10 @@ class Demand:
     """What a session takes, and where: sessions with the same demand are the same to the ledger."""
 
     engine: str  # "" = any node will do: the engine runs elsewhere
-    gpus: int
+    gpus: int  # of each node
     gpu_type: str
-    cpus: float  # as `engine.cpus`: 0 = as many as go with the GPUs, or all
+    cpus: float  # of each node, as `engine.cpus`: 0 = as many as go with the GPUs, or all
+    nodes: int = 1
 
     def cpus_of(self, node: Node) -> float:
         if self.cpus:
@@ -57,20 +59,22 @@ class Demand:
 
 def demand_of(deployment: Deployment) -> Demand:
     engine = deployment.engine
-    gpus = deployment.gpus
-    return Demand("" if engine.url else engine.name, gpus, engine.gpu_type if gpus else "", engine.cpus)
+    gpus = deployment.gpus_a_node
+    return Demand("" if engine.url else engine.name, gpus, engine.gpu_type if gpus else "", engine.cpus, engine.nodes)
 
 
 def shortage(deployment: Deployment, nodes: Sequence[Node]) -> str:
-    """Why no node could ever hold it, in one line; "" = one can."""
+    """Why these nodes could never hold it, in one line; "" = they can."""
     demand = demand_of(deployment)
     lacks = [demand.lack_on(node) for node in nodes]
-    if None in lacks:
-        return ""
-    nearest = max((lack for lack in lacks if lack is not None), default=CPUS)  # those that came furthest say what is missing
-    close = [node for node, lack in zip(nodes, lacks, strict=True) if lack == nearest]
-    got, remedy = _WORDS[nearest](deployment, close)
-    return f"a session must fit on one node: got {got} (of {len(nodes)} nodes). {remedy}"
+    if fit := [node for node, lack in zip(nodes, lacks, strict=True) if lack is None]:
+        got, remedy = _unlike(deployment, fit) or _too_few_nodes(deployment, fit)
+    else:
+        nearest = max((lack for lack in lacks if lack is not None), default=CPUS)  # who came furthest says what is missing
+        close = [node for node, lack in zip(nodes, lacks, strict=True) if lack == nearest]
+        got, remedy = _WORDS[nearest](deployment, close)
+    where = "one node" if demand.nodes == 1 else f"its {demand.nodes} nodes"
+    return f"a session must fit on {where}: got {got} (of {len(nodes)} nodes). {remedy}" if got else ""
 
 
 def mixed_types(deployments: Iterable[Deployment], nodes: Sequence[Node]) -> str:
@@ -109,13 +113,48 @@ def _no_gpu_type(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, st
 
 def _too_few_gpus(deployment: Deployment, nodes: Sequence[Node]) -> tuple[str, str]:
     engine, most = deployment.engine, max(node.gpus for node in nodes)
-    shape = [f"engine.{name}={n}" for name in ("tp", "pp", "dp") if (n := getattr(engine, name)) > 1 or name == "tp"]
+    names = ("tp", "pp", "dp", "nodes")
+    shape = [f"engine.{name}={n}" for name in names if (n := getattr(engine, name)) > 1 or name == "tp"]
     kind = f" {engine.gpu_type}" if engine.gpu_type else ""
+    each = " of each node" if engine.nodes > 1 else ""
     return (
-        f"{' '.join(shape)} takes {deployment.gpus} GPUs, and the largest node has {most:g}{kind}",
-        "Lower engine.tp, or choose another cluster: no engine is started over several nodes."
-        if most
-        else "Choose another cluster, or engine.device=cpu.",
+        f"{' '.join(shape)} takes {deployment.gpus_a_node} GPUs{each}, and the largest node has {most:g}{kind}",
+        _remedy(deployment, nodes) if most else "Choose another cluster, or engine.device=cpu.",
+    )
+
+
+def _remedy(deployment: Deployment, nodes: Sequence[Node]) -> str:
+    """More nodes, where the engine can and the cluster has them."""
+    engine = deployment.engine
+    if engine_named(engine.name).over_nodes.refusal:
+        return f"Lower engine.tp, or choose another cluster: {engine.name} is not started over several nodes."
+    for more in range(engine.nodes + 1, len(nodes) + 1):
+        wider = replace(deployment, engine=replace(engine, nodes=more))
+        if engine.devices % more == 0 and not shortage(wider, nodes):
+            return f"Set engine.nodes={more}, or lower engine.tp."
+    return "Lower engine.tp, or choose another cluster: this one has not that many over several nodes either."
+
+
+def _unlike(deployment: Deployment, fit: Sequence[Node]) -> tuple[str, str] | None:
+    """An engine over several nodes has GPUs of one type, or what is measured is those of the slower ones."""
+    types = sorted({node.gpu_type for node in fit if deployment.gpus})
+    if deployment.engine.nodes == 1 or len(types) < 2:
+        return None
+    return (
+        f"engine.nodes={deployment.engine.nodes}, and GPUs of the types {', '.join(kind or 'unknown' for kind in types)}",
+        "Name one, as engine.gpu_type=TYPE: an engine over several nodes takes GPUs of one type.",
+    )
+
+
+def _too_few_nodes(deployment: Deployment, fit: Sequence[Node]) -> tuple[str, str]:
+    """Nothing where they are enough."""
+    engine = deployment.engine
+    if len(fit) >= engine.nodes:
+        return "", ""
+    gpus = f" with {deployment.gpus_a_node} GPUs each" if deployment.gpus else ""
+    return (
+        f"engine.nodes={engine.nodes}{gpus}, and such nodes are {len(fit)}",
+        "Lower engine.nodes, or choose another cluster.",
     )
 
 

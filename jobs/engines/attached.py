@@ -36,6 +36,7 @@ class AttachedEngine:
     name = "attached"
     dialect = OpenAIDialect()
     methods = METHODS
+    over_nodes = Offer("it is not started at all")
 
     def check(self, deployment: Deployment) -> None:
         enforce((), rules(deployment.engine, deployment.draft))

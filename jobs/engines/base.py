@@ -6,12 +6,28 @@ interpreter or image, spoken to over loopback HTTP with prompts as token ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.spec import Cell, Deployment, Sampling
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the processes of an engine over several nodes find each other, and which of them this one is."""
+
+    address: str  # of the node of rank 0
+    port: int  # free there
+    spare_port: int  # free there too, for engines that need two
+    rank: int = 0  # 0 is the one that is spoken to
+    own_address: str = ""  # of this rank's node, as the others reach it
+
+    @property
+    def authority(self) -> str:
+        """address:port of the meeting."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,7 @@ class Site:
     draft_dir: Path | None  # the draft model as a local folder, where the method has one
     scratch: Path  # a folder that goes with the session
     gpus: tuple[str, ...] = ()  # the devices that are ours
+    meeting: Meeting | None = None  # None = the engine is on one node
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,28 @@ class Offer:
     run_on: str = ""  # on what the contract suite ran it, as "0.32.0, CPU"; "" = not run
 
 
+class Process(Protocol):
+    """A started engine, to whoever watches and stops it: one process, several on several nodes, or one elsewhere."""
+
+    @property
+    def pid(self) -> int | None:
+        """None = not on this machine."""
+
+    def is_alive(self) -> bool:
+        """Of several processes: whether all are."""
+
+    def wait_ready(
+        self, endpoint: Endpoint, health_path: str, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
+    ) -> float:
+        """Block until it answers its health check; the seconds since its start. `EngineDidNotStart` when it does not."""
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+
+    def stop(self) -> bool:
+        """End it all. Safe to call twice, from any thread; True = all gone."""
+
+
 class Engine(Protocol):
     """One engine family."""
 
@@ -132,6 +171,10 @@ class Engine(Protocol):
     @property
     def methods(self) -> Mapping[str, Offer]:
         """What it has of every method in `jobs.spec.DRAFT_FIELDS`."""
+
+    @property
+    def over_nodes(self) -> Offer:
+        """Whether it is started over several nodes, a process on each."""
 
     def check(self, deployment: Deployment) -> None:
         """Raise `Unsupported` for what this engine cannot do, at plan time, naming the engines that can."""

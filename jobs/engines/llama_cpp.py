@@ -61,6 +61,7 @@ class LlamaCppEngine:
     name = "llama_cpp"
     dialect = LlamaDialect()
     methods = METHODS
+    over_nodes = Offer("its workers on other nodes take commands from anybody, without a key")
 
     def check(self, deployment: Deployment) -> None:
         engine, draft = deployment.engine, deployment.draft

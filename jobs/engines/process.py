@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,7 +36,7 @@ PASSED_CACHES = (
     "VLLM_CACHE_ROOT",
     "TRANSFORMERS_CACHE",
 )
-PASSED_FAMILIES = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "OMP_", "HF_", "NCCL_")
+PASSED_FAMILIES = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "OMP_", "HF_", "NCCL_", "GLOO_")
 FIXED = {
     "PYTHONUNBUFFERED": "1",  # the log's tail must hold the last words of an engine that is killed
     "SPT_NOENV": "1",  # setproctitle (in vLLM and others) would write the title over the environment, the marker with it
@@ -108,6 +108,10 @@ class EngineProcess:
                 raise self._did_not_start(f"it was not ready within `engine.start_timeout_s` = {timeout_s:g}")
             time.sleep(POLL_S)
 
+    def wait(self) -> str:
+        """Block until it has ended; how, in words."""
+        return ending(self._popen.wait())
+
     def log_tail(self) -> str:
         """The last lines of the log; what is no UTF-8 is shown as �."""
         with suppress(OSError), self._log_path.open("rb") as log:
@@ -145,10 +149,18 @@ def engine_environment(
 
 def free_port() -> int:
     """A port on loopback that is free now. Another process may take it first: `Engine.facts` proves who answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    return free_ports(1, "127.0.0.1")[0]
+
+
+def free_ports(count: int, address: str) -> list[int]:
+    """Different ones that are free now at an address of this machine."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server((address, 0), family=_family(address))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def ending(returncode: int) -> str:

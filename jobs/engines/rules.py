@@ -12,6 +12,8 @@ from functools import cache
 from jobs.engines.base import Engine
 from jobs.errors import BadInput, Unsupported
 from jobs.identity import default_of
+from jobs.spec import Deployment
+from jobs.spec import Engine as EngineFields
 
 Rule = tuple[bool, str]
 """Does it hold, and what is wrong if not."""
@@ -33,6 +35,47 @@ def offers_method(engine: Engine, method: str, version: str = "") -> Rule:
         why = f"version {version} has it no more, it went with {offer.until}"
     others = ", ".join(engines_that_offer(method)) or "no engine"
     return not why, f"`draft.method` must be one that {engine.name} offers: got {method!r} ({why}). Offered by: {others}."
+
+
+def check_nodes(engine: Engine, deployment: Deployment) -> None:
+    """Raise `Unsupported` where this engine is not started over several nodes, `BadInput` where they are not even."""
+    enforce([nodes_offered(engine, deployment)], [nodes_even(deployment.engine)])
+
+
+def nodes_offered(engine: Engine, deployment: Deployment) -> Rule:
+    nodes, why = deployment.engine.nodes, engine.over_nodes.refusal
+    others = ", ".join(engines_over_nodes())
+    return (
+        nodes == 1 or not why,
+        f"`engine.nodes` must be 1 for {engine.name}, which is not started over several nodes: {why}. Got {nodes}. "
+        f"Over several nodes: {others}.",
+    )
+
+
+def nodes_even(engine: EngineFields) -> Rule:
+    nodes, devices = engine.nodes, engine.devices
+    even = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
+    return (
+        devices % nodes == 0,
+        f"`engine.nodes` must divide tp x pp x dp = {devices}, as each node has as many: got {nodes}. Use one of {even}.",
+    )
+
+
+def whole_on_nodes(engine: EngineFields, part: str, size: int) -> Rule:
+    """That each of these parts of an engine fills whole nodes, or a node holds whole ones: `size` GPUs a part."""
+    local = max(1, engine.devices // engine.nodes)
+    return (
+        size % local == 0 or local % size == 0,
+        f"`engine.nodes` must cut no {part} unevenly: got {engine.nodes} nodes of {local} GPUs, and {size} GPUs a {part}.",
+    )
+
+
+@cache
+def engines_over_nodes() -> tuple[str, ...]:
+    """The names of the engines that are started over several nodes; the simulated one never counts."""
+    from jobs.engines import ENGINES, engine_named  # the registry imports adapters, and those import this
+
+    return tuple(name for name in ENGINES if name != "simulated" and not engine_named(name).over_nodes.refusal)
 
 
 @cache

@@ -18,7 +18,7 @@ from jobs.engines.launching import drafter_of
 from jobs.engines.options import known_of, option_rules
 from jobs.engines.own_host import check_name, check_speculation
 from jobs.engines.prometheus import samples_in, total
-from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of
+from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of, whole_on_nodes
 from jobs.engines.sglang_command import ADAPTIVE, DRAFT_OURS, OURS, TREES, environment_of, launch_of
 from jobs.errors import EngineDied, EngineFailed, EngineHung, WrongEngine
 from jobs.spec import DEVICES, Cell, Deployment, Draft, Engine
@@ -68,6 +68,7 @@ class SGLangEngine:
     name = "sglang"
     dialect = SGLangDialect()
     methods = METHODS
+    over_nodes = Offer()
 
     def check(self, deployment: Deployment) -> None:
         enforce(offers(deployment.engine, deployment.draft), rules(deployment.engine, deployment.draft))
@@ -147,6 +148,11 @@ def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
         f"`draft.tp` must be 0 or engine.tp for sglang, whose drafts run on the GPUs of the target: got {draft.tp}. "
         "Use vllm, or llama_cpp.",
     )
+    yield (
+        engine.nodes == 1 or engine.dp == 1,
+        f"`engine.dp` must be 1 for sglang over several nodes, where its copies must be on one: got {engine.dp}. Use vllm.",
+    )
+    yield whole_on_nodes(engine, "stage", engine.tp)
     yield (
         not (engine.device == "cpu" and draft.method in NOT_ON_CPU),
         f"`engine.device` must not be cpu for {draft.method} on sglang, which needs a GPU for it. Use a GPU.",

@@ -18,6 +18,7 @@ OURS = {
     "dp_size": "engine.dp",
     "attn_dp_size": "engine.dp, which counts whole copies: copies that share GPUs are not counted rightly",
     "ep_size": "engine.ep",
+    "nnodes": "engine.nodes",
     "max_running_requests": "engine.batch",
     "context_length": "engine.max_length",
     "mem_fraction_static": "engine.kv_fraction",
@@ -30,6 +31,7 @@ OURS = {
     "disable_radix_cache": "engine.prefix_cache",
     "random_seed": "engine.seed",
     **dict.fromkeys(("host", "port", "served_model_name", "api_key", "admin_api_key", "skip_tokenizer_init"), SESSION),
+    **dict.fromkeys(("node_rank", "dist_init_addr"), SESSION),
     "tokenizer_worker_num": "nothing: only one knows the key by which a session proves that the engine is its own",
     **dict.fromkeys(("enable_metrics", "stream_interval", "incremental_streaming_output"), SESSION),
 }
@@ -64,13 +66,18 @@ ADAPTIVE_FILE = "adaptive.json"
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:
     options = known_of("sglang", deployment.engine.version).sections.get("server", {})
-    flags = {**session_flags(site), **engine_flags(deployment.engine), **draft_flags(deployment.draft, site)}
+    flags = {
+        **session_flags(site),
+        **engine_flags(deployment.engine),
+        **meeting_flags(deployment.engine, site),
+        **draft_flags(deployment.draft, site),
+    }
     asked = {**flags, **deployment.engine.args, **deployment.draft.args}
     words = (word for name, value in asked.items() for word in words_of(name, value, options))
     python = deployment.engine.python
     return Launch(
         argv=(interpreter(python) if python else "python3", "-m", "sglang.launch_server", *words),
-        env=visible(site) | environment_of(deployment),
+        env=visible(site) | environment_of(deployment) | meeting_environment(site),
         files={ADAPTIVE_FILE: json.dumps(steps_by_batch(deployment.draft))} if is_adaptive(deployment.draft) else {},
     )
 
@@ -87,6 +94,14 @@ def session_flags(site: Site) -> dict[str, Any]:
         "stream_interval": 1,
         "incremental_streaming_output": True,  # else each event repeats all ids before it
     }
+
+
+def meeting_flags(engine: Engine, site: Site) -> dict[str, Any]:
+    """Of an engine over several nodes; ranks above 0 answer health checks only."""
+    meeting = site.meeting
+    if meeting is None:
+        return {}
+    return {"nnodes": engine.nodes, "node_rank": meeting.rank, "dist_init_addr": meeting.authority}
 
 
 def engine_flags(engine: Engine) -> dict[str, Any]:
@@ -163,6 +178,11 @@ def environment_of(deployment: Deployment) -> dict[str, str]:
         **({"OMP_NUM_THREADS": str(engine.threads)} if engine.threads else {}),
         **(pretended(draft) if draft.method == "synthetic" else {}),
     }
+
+
+def meeting_environment(site: Site) -> dict[str, str]:
+    """The address by which the other ranks reach this one, where a node has several."""
+    return {"SGLANG_HOST_IP": site.meeting.own_address} if site.meeting else {}
 
 
 def pretended(draft: Draft) -> dict[str, str]:

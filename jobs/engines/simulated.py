@@ -22,6 +22,7 @@ class SimulatedEngine(OwnHost):
 
     name = "simulated"
     methods = METHODS
+    over_nodes = Offer(run_on="any CPU")
 
     def python(self, deployment: Deployment) -> str:
         return sys.executable
@@ -42,4 +43,7 @@ class SimulatedEngine(OwnHost):
     def launch(self, deployment: Deployment, site: Site) -> Launch:
         if make_script(deployment.engine.args, deployment.draft.args).wrong_name:
             site = replace(site, nonce=f"not-{site.nonce}")
-        return super().launch(deployment, site)
+        how = super().launch(deployment, site)
+        if site.meeting is None:
+            return how
+        return replace(how, argv=(*how.argv, "--meet", site.meeting.authority, "--rank", str(site.meeting.rank)))

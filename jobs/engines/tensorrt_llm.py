@@ -61,6 +61,7 @@ class TensorrtLlmEngine:
     name = "tensorrt_llm"
     dialect = TrtllmDialect()
     methods = METHODS
+    over_nodes = Offer("its processes on other nodes are for mpirun, srun or a Ray of its own to start")
 
     def check(self, deployment: Deployment) -> None:
         enforce(offers(deployment.engine, deployment.draft), rules(deployment.engine, deployment.draft))

@@ -44,6 +44,7 @@ class TransformersEngine(OwnHost):
 
     name = "transformers"
     methods = METHODS
+    over_nodes = Offer("its model runs in one process")
 
     def python(self, deployment: Deployment) -> str:
         return engine_python()

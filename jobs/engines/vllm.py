@@ -12,7 +12,7 @@ from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts, Launch, Offer, Site
 from jobs.engines.dialect_openai import OpenAIDialect
 from jobs.engines.own_host import check_name
-from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of
+from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of, whole_on_nodes
 from jobs.engines.vllm_command import argv_of, environment_of, installed, python_of
 from jobs.engines.vllm_facts import counters_of, facts_of, holds_suffixes, identity_of, samples_at
 from jobs.engines.vllm_known import choice_rules, known_of, option_rules
@@ -50,6 +50,7 @@ class VllmEngine:
     name = "vllm"
     dialect = OpenAIDialect()
     methods = METHODS
+    over_nodes = Offer()
 
     def check(self, deployment: Deployment) -> None:
         engine, draft = deployment.engine, deployment.draft
@@ -96,6 +97,7 @@ def offers(engine: Engine, draft: Draft, version: str) -> Iterator[Rule]:
         draft.tp in (0, 1, engine.tp),
         f"`draft.tp` must be 1 or that of the target, {engine.tp}, for vllm: got {draft.tp}.",
     )
+    yield whole_on_nodes(engine, "copy of the model", engine.tp * engine.pp)
     yield from by_batch_offers(engine, draft)
     if engine.device == "cpu":
         yield from cpu_offers(engine, draft)
@@ -111,7 +113,7 @@ def by_batch_offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
 
 def cpu_offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
     """What vLLM has on GPUs only."""
-    for name in ("tp", "pp", "dp"):
+    for name in ("tp", "pp", "dp", "nodes"):
         value = getattr(engine, name)
         yield value == 1, f"`engine.{name}` must be 1 for vllm on the CPU, which is one device: got {value}."
     why = NOT_ON_CPU.get(draft.method, "")

@@ -22,6 +22,10 @@ from jobs.spec import Deployment, Draft, Engine
 WORKER = PROJECT / "jobs/engines/vllm_worker"
 EXTENSION = "specsweep_vllm_worker.WorkerMemory"
 
+SERVER = ("vllm.entrypoints.openai.api_server",)
+HEADLESS = ("vllm.entrypoints.cli.main", "serve", "--headless")
+"""What a rank above 0 runs: workers for rank 0, no server."""
+
 METHODS = {"p_eagle": "eagle3", "pard": "draft_model"}
 """Our methods that vLLM has under another name, with `parallel_drafting`."""
 
@@ -49,10 +53,12 @@ def installed(python: str) -> tuple[str, str]:
 
 def argv_of(deployment: Deployment, site: Site, known: Known) -> tuple[str, ...]:
     """The whole command line."""
-    flags = {**session_flags(site), **engine_flags(deployment.engine), **draft_flags(deployment, site)}
+    engine = deployment.engine
+    flags = {**session_flags(site), **engine_flags(engine), **draft_flags(deployment, site), **meeting_flags(engine, site)}
     words = [word for name, value in flags.items() for word in words_of(name, value)]
-    own = [word for name, value in deployment.engine.args.items() for word in words_of(name, value, known.kind(name))]
-    return (python_of(deployment.engine), "-m", "vllm.entrypoints.openai.api_server", *words, *own)
+    own = [word for name, value in engine.args.items() for word in words_of(name, value, known.kind(name))]
+    is_first = site.meeting is None or site.meeting.rank == 0
+    return (python_of(engine), "-m", *(SERVER if is_first else HEADLESS), *words, *own)
 
 
 def words_of(name: str, value: Any, kind: str = "") -> Iterator[str]:
@@ -78,6 +84,20 @@ def session_flags(site: Site) -> dict[str, Any]:
         "generation_config": "vllm",
         "disable_uvicorn_access_log": True,
         "worker_extension_cls": EXTENSION,
+    }
+
+
+def meeting_flags(engine: Engine, site: Site) -> dict[str, Any]:
+    """Of an engine over several nodes: vLLM's processes there, without Ray. Copies of the model need a second port."""
+    meeting = site.meeting
+    if meeting is None:
+        return {}
+    return {
+        "nnodes": engine.nodes,
+        "node_rank": meeting.rank,
+        "master_addr": meeting.address,
+        "master_port": meeting.port,
+        **({"data_parallel_rpc_port": meeting.spare_port} if engine.dp > 1 else {}),
     }
 
 
@@ -162,6 +182,7 @@ def environment_of(deployment: Deployment, site: Site) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         **({"OMP_NUM_THREADS": str(engine.threads)} if engine.threads else {}),
+        **({"VLLM_HOST_IP": site.meeting.own_address} if site.meeting else {}),
     }
     if engine.device != "cpu":
         return {**env, "CUDA_VISIBLE_DEVICES": ",".join(site.gpus)}

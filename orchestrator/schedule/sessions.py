@@ -23,8 +23,9 @@ from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
 from orchestrator.here import nodes_to_come
 from orchestrator.interrupts import AT_ONCE
-from orchestrator.ledger import Demand, Ledger, Node, Seat, Waiting
+from orchestrator.ledger import Demand, Ledger, Node, Seats, Waiting
 from orchestrator.schedule.nodes import Fleet
+from orchestrator.schedule.ranks import first_line
 from orchestrator.schedule.workers import Worker, Workers
 from orchestrator.settings import Cluster
 from orchestrator.shortage import shortage
@@ -40,7 +41,7 @@ class Running:
     """A session on a worker, and what it has told so far."""
 
     spec: SessionSpec
-    seat: Seat
+    seats: Seats
     worker: Worker
     row: SessionRow | None = None
     n_results: int = 0
@@ -101,6 +102,7 @@ class Scheduler:
         while (self._running or (len(waiting) and not self._stop_level())) and not self._is_out_of_patience():
             self._admit(waiting)
             yield from self._events()
+            yield from self._give_up_groups()
             self._ask_progress()
             self._pass_on_stop()
 
@@ -150,10 +152,10 @@ class Scheduler:
                 told = f"no node came within {self._cluster.node_wait_s:g} s (cluster.node_wait_s): {why}"
                 self.stranded.update((spec.deployment.id, told) for spec in waiting.drop(demand))
 
-    def _start(self, spec: SessionSpec, seat: Seat) -> Running:
-        worker = self._workers.start(spec, seat, self._site(spec))
+    def _start(self, spec: SessionSpec, seats: Seats) -> Running:
+        worker = self._workers.start(spec, seats, self._site(spec))
         self._watch(spec, SessionProgress("placed"))
-        return Running(spec, seat, worker)
+        return Running(spec, seats, worker)
 
     def _site(self, spec: SessionSpec) -> SessionSite:
         name = f"logs/{spec.session_id}.log"
@@ -181,17 +183,15 @@ class Scheduler:
         except StopIteration:
             yield from self._ended(running)
         except ray.exceptions.RayTaskError as error:  # the worker lives: an error of ours
-            yield from self._lost(running, "session_error", f"The session must not raise: {_first_line(error)}")
+            yield from self._lost(running, "session_error", f"The session must not raise: {first_line(error)}")
         except ray.exceptions.RuntimeEnvSetupError as error:
-            why = f"`engine.runtime_env` must give an environment: {_first_line(error)}"
+            why = f"`engine.runtime_env` must give an environment: {first_line(error)}"
             yield from self._lost(running, "environment_failed", why)
         except ray.exceptions.RayError as error:
             if self._never_began(running):
-                running.worker.kill()
-                self._waiting.put_back(running.spec)
-                yield from self._leave(running)
+                yield from self._put_back(running)
                 return
-            yield from self._lost(running, "worker_died", f"The session's worker died: {_first_line(error)}")
+            yield from self._lost(running, "worker_died", f"The session's worker died: {first_line(error)}")
         else:
             running.n_results += isinstance(event, CellResult)
             running.n_batches = running.n_batches + 1 if isinstance(event, CellBatch) else 0
@@ -201,24 +201,36 @@ class Scheduler:
     def _never_began(self, running: Running) -> bool:
         """Its node, or a worker that was kept, was gone before it: Ray notices that only after a while. That is no try."""
         is_new = running.is_up is not True and running.row is None
-        return is_new and (running.worker.is_kept or running.seat.node not in self._fleet.nodes())
+        return is_new and (running.worker.is_kept or not {seat.node for seat in running.seats} <= {*self._fleet.nodes()})
+
+    def _give_up_groups(self) -> Iterator[Event]:
+        """Of several nodes, Ray waits for ever for one that has gone."""
+        groups = [item for item in self._running if item.worker.group is not None and item.is_up is not True]
+        for running in filter(self._never_began, groups):
+            yield from self._put_back(running)
+
+    def _put_back(self, running: Running) -> Iterator[Event]:
+        running.worker.kill()
+        self._waiting.put_back(running.spec)
+        yield from self._leave(running)
 
     def _ended(self, running: Running) -> Iterator[Event]:
         """It ended by itself. One that told nothing counts as failed, or the plan would never end."""
         if not running.stopping and running.n_results == 0 and (running.row is None or running.row.status != FAILED):
             yield from self._lost(running, "session_ended", "The session ended without a result.")
             return
-        if running.stopping or running.row is None or running.row.error_kind or not len(self._waiting):
-            running.worker.kill()
+        ended_well = not running.stopping and running.row is not None and not running.row.error_kind
+        if ended_well and len(self._waiting) and running.worker.group is None:
+            self._workers.keep(running.worker, running.spec, running.seats[0])
         else:
-            self._workers.keep(running.worker, running.spec, running.seat)
+            running.worker.kill()
         yield from self._leave(running)
 
     def _lost(self, running: Running, kind: str, why: str) -> Iterator[Event]:
         """Rows for what cannot tell any more: the session, and the cell that was running (cells run in order)."""
         running.worker.kill()  # it may live, and would keep its seat
         self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
-        row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seat.node.name)
+        row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seats[0].node.name)
         yield replace(row, status=FAILED, error_kind=kind, error=why)
         if running.row is not None and running.n_results < len(running.spec.orders):
             order = running.spec.orders[running.n_results]
@@ -229,7 +241,7 @@ class Scheduler:
 
     def _leave(self, running: Running) -> Iterator[Event]:
         self._running.remove(running)
-        self._ledger.release(running.seat)
+        self._ledger.release(running.seats)
         self._watch(running.spec, None)
         if self._scratch is not None and self._log(running.spec).exists():
             with self._log(running.spec).open("rb") as log:
@@ -264,13 +276,10 @@ class Scheduler:
 
 
 def _not_up(running: Running) -> str:
-    seat = running.seat
+    seat = running.seats[0]
+    where = " and ".join(seat.node.name for seat in running.seats)
+    each = " each" if len(running.seats) > 1 else ""
     return (
-        f"Session {running.spec.session_id} waits for Ray to start its worker on {seat.node.name}: its environment is being "
-        f"built, or another job of this cluster has the {seat.gpus} GPUs and {seat.cpus:g} CPUs that it needs there."
+        f"Session {running.spec.session_id} waits for Ray to start its worker on {where}: its environment is being built, "
+        f"or another job of this cluster has the {seat.gpus} GPUs and {seat.cpus:g} CPUs{each} that it needs there."
     )
-
-
-def _first_line(error: BaseException) -> str:
-    cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else 'no more is known'}"

@@ -2,24 +2,27 @@
 
 A worker's start (Ray's, and what it imports) takes seconds of a CPU; a session of half a minute would feel it. Only one
 whose session ended well is kept, and only until the next sessions are admitted: no idle one holds what another could take.
-Does not own admission, or what becomes of a session.
+That of a session over several nodes is never kept. Does not own admission, further ranks (`ranks`), or what becomes of a
+session.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.session import Event, SessionSite, run_session
 from jobs.spec import SessionSpec
-from orchestrator.ledger import Seat
+from orchestrator.ledger import Seat, Seats
+from orchestrator.schedule.ranks import RayRanks, assigned_gpus, group_on, ranks_in
 
 MOST_AHEAD = 2  # events that a session may be ahead of what is written: they wait in the memory of its node
 
@@ -33,10 +36,11 @@ class SessionActor:
     def __init__(self) -> None:
         self._controls: dict[str, SessionControl] = {}  # a stop may come before the session that it is for
 
-    def run(self, spec: SessionSpec, site: SessionSite) -> Iterator[Event]:
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+    def run(self, spec: SessionSpec, site: SessionSite, ranks: Sequence[Any] = ()) -> Iterator[Event]:
+        others = RayRanks(spec.deployment, ranks) if ranks else None
+        site = replace(site, gpus=assigned_gpus(), address=ray.util.get_node_ip_address(), ranks=others)
         try:
-            yield from run_session(spec, replace(site, gpus=gpus), self._control(spec.session_id))
+            yield from run_session(spec, site, self._control(spec.session_id))
         finally:
             del self._controls[spec.session_id]
 
@@ -55,14 +59,24 @@ class SessionActor:
 
 
 class Worker:
-    """A session's hold of its actor."""
+    """A session's hold of its actor, and of the group in which that is, with those of other ranks."""
 
-    def __init__(self, actor: Any, spec: SessionSpec, site: SessionSite, *, is_kept: bool = False) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        spec: SessionSpec,
+        site: SessionSite,
+        ranks: Sequence[Any] = (),
+        group: PlacementGroup | None = None,
+        *,
+        is_kept: bool = False,
+    ) -> None:
         self.is_kept = is_kept  # it ran a session before
         self.actor = actor
+        self.group = group  # None = the session is on one node
         self._session_id = spec.session_id
         how = {"num_returns": "streaming", "_generator_backpressure_num_objects": MOST_AHEAD}
-        self.stream = actor.run.options(**how).remote(spec, site)
+        self.stream = actor.run.options(**how).remote(spec, site, ranks)
 
     def stop(self, at_once: bool) -> Any:
         return self.actor.stop.remote(self._session_id, at_once)
@@ -72,6 +86,8 @@ class Worker:
 
     def kill(self) -> None:
         ray.kill(self.actor)
+        if self.group is not None:
+            remove_placement_group(self.group)  # kills what is in it
 
 
 class Workers:
@@ -80,19 +96,19 @@ class Workers:
     def __init__(self) -> None:
         self._kept: dict[Shape, list[Any]] = {}
 
-    def start(self, spec: SessionSpec, seat: Seat, site: SessionSite) -> Worker:
-        """The session on one that was kept, else on a new one."""
+    def start(self, spec: SessionSpec, seats: Seats, site: SessionSite) -> Worker:
+        """The session on one that was kept, else on a new one; with one for each further rank."""
+        if len(seats) > 1:
+            group = group_on(seats)
+            ranks = ranks_in(group, seats, spec.deployment.engine.runtime_env)
+            return Worker(_new_actor(spec, seats[0], PlacementGroupSchedulingStrategy(group, 0)), spec, site, ranks, group)
+        (seat,) = seats
         if kept := self._kept.get(shape_of(spec, seat)):
             return Worker(kept.pop(), spec, site, is_kept=True)
-        place = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
-        environment = spec.deployment.engine.runtime_env
-        actor = SessionActor.options(  # type: ignore[attr-defined]
-            num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment or None
-        ).remote()
-        return Worker(actor, spec, site)
+        return Worker(_new_actor(spec, seat, NodeAffinitySchedulingStrategy(seat.node.id, soft=False)), spec, site)
 
     def keep(self, worker: Worker, spec: SessionSpec, seat: Seat) -> None:
-        """Its session has ended well."""
+        """Its session, on this node alone, has ended well."""
         self._kept.setdefault(shape_of(spec, seat), []).append(worker.actor)
 
     def release(self) -> None:
@@ -102,6 +118,13 @@ class Workers:
                 with suppress(ray.exceptions.RayError):
                     ray.kill(actor)
         self._kept.clear()
+
+
+def _new_actor(spec: SessionSpec, seat: Seat, place: Any) -> Any:
+    environment = spec.deployment.engine.runtime_env
+    return SessionActor.options(  # type: ignore[attr-defined]
+        num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment or None
+    ).remote()
 
 
 def shape_of(spec: SessionSpec, seat: Seat) -> Shape:

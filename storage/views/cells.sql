@@ -35,7 +35,8 @@ WITH macro_mean AS (
            CASE WHEN NOT is_greedy THEN output_verdicts.verdict END AS distribution,
            output_verdicts.p AS output_p,
            session_facts.* EXCLUDE (run, session_id),
-           energy_j, throttled_share, power_capped_share, other_processes, n_errors,
+           CASE WHEN n_gpus >= session_facts.gpus THEN energy_j END AS energy_j,  -- of an engine over several nodes only rank 0's GPUs are sampled
+           throttled_share, power_capped_share, other_processes, n_errors,
            grown(counters_before, counters_after, 'accepted_tokens') AS n_counted_accepted,
            grown(counters_before, counters_after, 'drafts') AS n_counted_drafts,
            -- Counters know drafted steps only. Each other step gave one token, and so did each prefill. What a stop cut off is counted as

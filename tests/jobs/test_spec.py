@@ -97,3 +97,9 @@ def test_an_engine_on_the_cpu_takes_no_gpu() -> None:
 def test_a_length_is_the_same_in_tokens_and_in_thousands(written: object, tokens: object) -> None:
     assert Workload(isl=written).isl == tokens
     assert cell(workload=Workload(isl=written)).id == cell(workload=Workload(isl=tokens)).id
+
+
+def test_an_engine_over_nodes_takes_as_many_gpus_of_each_and_one_node_is_no_new_cell() -> None:
+    over_two = cell(engine=Engine(device="cuda", tp=4, pp=2, nodes=2))
+    assert (over_two.deployment.gpus, over_two.deployment.gpus_a_node) == (8, 4)
+    assert cell(engine=Engine(nodes=1)).id == cell(engine=Engine()).id != cell(engine=Engine(nodes=2)).id

@@ -109,7 +109,7 @@ class Seen:
 
     def look(self) -> None:
         for running in self.scheduler._running:
-            self.nodes[running.spec.session_id] = running.seat.node.gpu_type
+            self.nodes[running.spec.session_id] = running.seats[0].node.gpu_type
         for process in psutil.process_iter():
             try:
                 env = process.environ()

@@ -9,7 +9,7 @@ from grids import cell
 
 from jobs.errors import BadInput
 from jobs.spec import Deployment, SessionSpec
-from orchestrator.ledger import Ledger, Node, Seat, Waiting, seat_on
+from orchestrator.ledger import Ledger, Node, Seats, Waiting, seat_on
 from orchestrator.shortage import demand_of, mixed_types, shortage
 
 BOX = Node("box", "box", cpus=4, gpus=0)
@@ -37,17 +37,17 @@ def test_what_a_session_takes(node: Node, deployment: Deployment, cpus: float, g
 def test_sessions_on_a_cpu_box_run_one_at_a_time() -> None:
     ledger = Ledger([BOX])
     first = ledger.admit(cell().deployment)
-    assert first is not None
-    assert ledger.admit(cell(k=3).deployment) is None
+    assert first
+    assert not ledger.admit(cell(k=3).deployment)
     ledger.release(first)
-    assert ledger.admit(cell(k=3).deployment) is not None
+    assert ledger.admit(cell(k=3).deployment)
 
 
 def test_small_sessions_fill_the_fullest_node_so_that_whole_nodes_stay_whole() -> None:
     ledger = Ledger([BIG, SMALL])
     seats = [ledger.admit(on_gpus(1)) for _ in range(3)]
-    assert [seat and seat.node.name for seat in seats] == ["small", "small", "big"]
-    assert ledger.admit(on_gpus(8)) is None
+    assert [seat.node.name for (seat,) in seats] == ["small", "small", "big"]
+    assert not ledger.admit(on_gpus(8))
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,20 @@ def test_the_possible_is_not_refused_because_it_must_wait() -> None:
 )
 def test_the_ledger_follows_the_cluster(now: list[Node], tp: int, expected: str | None) -> None:
     ledger = Ledger([BIG, SMALL])
-    assert ledger.admit(on_gpus(1)).node == SMALL  # type: ignore[union-attr]
+    assert ledger.admit(on_gpus(1))[0].node == SMALL
     ledger.refresh(now)
-    seat = ledger.admit(on_gpus(tp))
-    assert (seat and seat.node.name) == expected
+    assert [seat.node.name for seat in ledger.admit(on_gpus(tp))] == ([expected] if expected else [])
 
 
 def test_a_session_that_ends_after_its_node_has_gone_frees_nothing() -> None:
     ledger = Ledger([BOX, SMALL])
-    seat = ledger.admit(on_gpus(2))
-    assert seat is not None
+    seats = ledger.admit(on_gpus(2))
+    assert seats
     ledger.refresh([BOX])
-    ledger.release(seat)
-    assert ledger.admit(on_gpus(1)) is None
+    ledger.release(seats)
+    assert not ledger.admit(on_gpus(1))
     ledger.refresh([BOX, SMALL])  # back again, empty
-    assert ledger.admit(on_gpus(2)) is not None
+    assert ledger.admit(on_gpus(2))
 
 
 # ---------------------------------------------------------------------------------------------------- pools and GPU types
@@ -132,7 +131,7 @@ HEAD = Node("head", "head", cpus=8, gpus=0, engines=frozenset())
         ),
         pytest.param(
             {"name": "vllm", "gpu_type": "A100", "tp": 4, "pp": 2},
-            "engine.tp=4 engine.pp=2 takes 8 GPUs, and the largest node has 4 A100.*no engine is started over several nodes",
+            "engine.tp=4 engine.pp=2 takes 8 GPUs, and the largest node has 4 A100.*not that many over several nodes either",
             id="too many for that type",
         ),
         pytest.param({"name": "vllm", "device": "cpu", "gpu_type": "B200"}, "", id="no GPU, no type"),
@@ -162,7 +161,7 @@ def test_several_types_of_gpu_are_warned_of(engine: dict, is_mixed: bool) -> Non
 def test_a_session_goes_where_its_engine_and_type_are() -> None:
     ledger = Ledger([HEAD, A100, H100])
     taken = [ledger.admit(on_gpus(1, **engine)) for engine in ({"name": "vllm"}, {"name": "vllm", "gpu_type": "H100"})]
-    assert [seat and seat.node for seat in taken] == [A100, H100]
+    assert [seat.node for (seat,) in taken] == [A100, H100]
 
 
 # ----------------------------------------------------------------------------------------------- who waits, and for whom
@@ -174,7 +173,7 @@ def session(name: str, tp: int, expected_s: float, /, **engine: object) -> Sessi
     return SessionSpec(name, "now", on_gpus(tp, **engine), (), expected_s)
 
 
-def started(ledger: Ledger, waiting: Waiting, now_s: float) -> dict[str, Seat]:
+def started(ledger: Ledger, waiting: Waiting, now_s: float) -> dict[str, Seats]:
     return {found[0].session_id: found[1] for _ in range(99) if (found := ledger.next(waiting, now_s))}
 
 
@@ -184,9 +183,9 @@ def test_a_big_session_gets_a_node_kept_and_is_not_starved_by_small_ones() -> No
     assert len(running) == 16
     waiting = Waiting([session("big", 8, 500.0), *(session(f"more{n}", 1, 200.0) for n in range(50))])
     order: list[str] = []
-    for seat in sorted(running.values(), key=lambda item: item.until_s):
-        ledger.release(seat)
-        order += started(ledger, waiting, seat.until_s)
+    for seats in sorted(running.values(), key=lambda item: item[0].until_s):
+        ledger.release(seats)
+        order += started(ledger, waiting, seats[0].until_s)
     assert order[:2] == ["big", "more0"], "it has the first node that is free as a whole, the others go to the other node"
     assert len(order) == 9
 

@@ -52,8 +52,8 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 class Held:
     """A worker on which a session runs, in place of one on Ray."""
 
-    def __init__(self, stream: object, actor: object, *, is_kept: bool = False) -> None:
-        self.stream, self.actor, self.is_kept = stream, actor, is_kept
+    def __init__(self, stream: object, actor: object, *, is_kept: bool = False, group: object = None) -> None:
+        self.stream, self.actor, self.is_kept, self.group = stream, actor, is_kept, group
 
     def stop(self, at_once: bool) -> str:
         return "no answer"
@@ -69,9 +69,9 @@ def scheduler_of(
     stream: object, actor: object = "the actor", level: int = 0, *, is_kept: bool = False
 ) -> tuple[Scheduler, sessions.Running]:
     scheduler = Scheduler(lambda: level, lambda spec, progress: None, None)
-    seat = scheduler._ledger.admit(SPEC.deployment)
-    assert seat is not None
-    running = sessions.Running(SPEC, seat, Held(stream, actor, is_kept=is_kept))
+    seats = scheduler._ledger.admit(SPEC.deployment)
+    assert seats
+    running = sessions.Running(SPEC, seats, Held(stream, actor, is_kept=is_kept))
     scheduler._running.append(running)
     return scheduler, running
 
@@ -100,7 +100,7 @@ def test_how_a_session_was_lost_is_told_and_its_actor_is_killed(
     assert "\n" not in row.error
     assert killed == ["the actor"]
     assert scheduler._running == []
-    assert scheduler._ledger.admit(SPEC.deployment) is not None, "its seat is free"
+    assert scheduler._ledger.admit(SPEC.deployment), "its seat is free"
 
 
 @pytest.mark.parametrize("n_batches", [0, 1, 3])
@@ -144,7 +144,7 @@ def test_a_session_that_only_a_lost_node_could_hold_keeps_no_other_waiting(
 ) -> None:
     scheduler = Scheduler(lambda: 0, lambda spec, progress: None, None)
     started: list[SessionSpec] = []
-    monkeypatch.setattr(scheduler, "_start", lambda spec, seat: started.append(spec))
+    monkeypatch.setattr(scheduler, "_start", lambda spec, seats: started.append(spec))
     waiting = Waiting([SessionSpec("big", "now", cell(cpus=9).deployment, (), 1.0), SPEC])
     scheduler._admit(waiting)
     assert [spec.session_id for spec in started] == ["s"]

@@ -1,0 +1,45 @@
+"""Owns how a process of an engine comes up on a node: its interpreter, its models, its devices. For rank 0 and for others.
+
+Does not own what is done with it (`session`, `rank`), or the process itself (`engines.process`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from jobs.control import SessionControl
+from jobs.engines.base import Launch, Meeting, Site
+from jobs.engines.process import EngineProcess, free_port
+from jobs.hygiene import device_environment, wait_until_free
+from jobs.models import resolve
+from jobs.spec import Deployment
+
+
+def in_its_environment(deployment: Deployment) -> Deployment:
+    """With a `runtime_env`, Ray has made an environment for this worker: the engine runs in it too."""
+    engine = deployment.engine
+    if not engine.runtime_env or engine.python:
+        return deployment
+    return replace(deployment, engine=replace(engine, python=sys.executable))
+
+
+def site_for(
+    deployment: Deployment, nonce: str, scratch: Path, gpus: tuple[str, ...], meeting: Meeting | None = None
+) -> Site:
+    """The site on this node, the models of the deployment on its disk."""
+    draft = deployment.draft
+    model_dir = resolve(deployment.model.path, deployment.model.revision)
+    is_ours = not deployment.engine.url
+    draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model and is_ours else None
+    return Site(free_port(), nonce, model_dir, draft_dir, scratch, gpus, meeting)
+
+
+def start_process(how: Launch, site: Site, log: Path, marker: str, control: SessionControl) -> EngineProcess:
+    """A started engine on GPUs that are empty; it sees these only, and `control` may end it."""
+    wait_until_free(site.gpus, lambda: control.is_killed)
+    how = replace(how, env={**how.env, **device_environment(site.gpus)})
+    process = EngineProcess.start(how, log, marker, site.scratch)
+    control.own(process.stop)
+    return process
