@@ -25,12 +25,13 @@ def page_with_table(page: str) -> str:
 
 
 def table() -> Iterator[str]:
-    """A row a method, a column a real engine."""
+    """A row a method and one for several nodes, a column a real engine."""
     engines = [engine_named(name) for name in ENGINES if name != "simulated"]
     yield "| method | " + " | ".join(f"`{engine.name}`" for engine in engines) + " |"
     yield "| --- |" + " --- |" * len(engines)
     for method in DRAFT_FIELDS:
         yield f"| `{method}` | " + " | ".join(word_for(engine.methods[method]) for engine in engines) + " |"
+    yield "| over several nodes | " + " | ".join(word_for(engine.over_nodes) for engine in engines) + " |"
 
 
 def word_for(offer: Offer) -> str:
@@ -45,14 +46,14 @@ def reasons() -> Iterator[str]:
     """Why an engine has not what it has not, an engine a line."""
     for name in ENGINES:
         why: dict[str, list[str]] = {}
-        for method, offer in engine_named(name).methods.items():
+        engine = engine_named(name)
+        offers = {**{f"`{method}`": offer for method, offer in engine.methods.items()}, "several nodes": engine.over_nodes}
+        for what, offer in offers.items():
             if offer.refusal:
-                why.setdefault(offer.refusal, []).append(f"`{method}`")
+                why.setdefault(offer.refusal, []).append(what)
         if why:
             yield (
-                f"- `{name}` refuses "
-                + "; ".join(f"{', '.join(methods)}: {reason}" for reason, methods in why.items())
-                + "."
+                f"- `{name}` refuses " + "; ".join(f"{', '.join(whats)}: {reason}" for reason, whats in why.items()) + "."
             )
 
 

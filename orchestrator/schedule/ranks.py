@@ -1,8 +1,8 @@
 """Owns the further ranks of an engine over several nodes on Ray: their places, an actor for each, and the word from them.
 
-Does not own which nodes these are (`ledger`), the session's own worker (`workers`), or a rank's life (`jobs.rank`). The places
-are a placement group with a bundle on each of the nodes that were admitted: Ray gives all of them or none, so that two jobs of
-one cluster never each hold what the other waits for, and one call ends all actors of a group.
+Does not own which nodes these are (`ledger`), the session's own worker (`workers`), or a rank's life (`jobs.rank`). The
+places are a placement group with a bundle on each of the nodes that were admitted: Ray gives all of them or none, so that
+two jobs of one cluster never each hold what the other waits for, and one call ends all actors of a group.
 """
 
 from __future__ import annotations

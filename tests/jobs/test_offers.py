@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobs.engines import ENGINES, engine_named
-from jobs.engines.rules import engines_that_offer, offers_method, version_of
+from jobs.engines.rules import check_nodes, engines_over_nodes, engines_that_offer, offers_method, version_of
 from jobs.engines.table import PAGE, page_with_table
-from jobs.spec import DRAFT_FIELDS
+from jobs.errors import BadInput, Unsupported
+from jobs.spec import DRAFT_FIELDS, Deployment, Draft, Engine, Model
 
 
 def test_the_page_of_engines_has_the_table_that_the_adapters_make() -> None:
@@ -40,3 +41,21 @@ def test_a_refusal_names_why_and_who_can() -> None:
 )
 def test_a_version_is_its_numbers(text: str, numbers: tuple[int, ...]) -> None:
     assert version_of(text) == numbers
+
+
+def on_nodes(name: str, nodes: int, **engine: int) -> None:
+    check_nodes(engine_named(name), Deployment(Model("m", "m"), Engine(name, nodes=nodes, **engine), Draft()))
+
+
+def test_who_is_not_started_over_several_nodes_says_why_and_who_is() -> None:
+    assert engines_over_nodes() == ("vllm", "sglang")
+    for name in {*ENGINES} - {*engines_over_nodes(), "simulated"}:
+        on_nodes(name, 1)
+        with pytest.raises(Unsupported, match=rf"must be 1 for {name}, .*: it.*Got 2\. Over several nodes: vllm, sglang"):
+            on_nodes(name, 2)
+
+
+def test_nodes_have_as_many_gpus_each() -> None:
+    on_nodes("vllm", 4, tp=4, pp=2)
+    with pytest.raises(BadInput, match=r"must divide tp x pp x dp = 8, .*got 3\. Use one of 1, 2, 4, 8\."):
+        on_nodes("vllm", 3, tp=4, pp=2)

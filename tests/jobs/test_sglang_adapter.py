@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobs.engines.base import Launch, Site
+from jobs.engines.base import Launch, Meeting, Site
 from jobs.engines.options import known_of
 from jobs.engines.own_host import PROJECT
 from jobs.engines.sglang import METHODS, PRETENDERS, SGLangEngine
@@ -276,3 +276,30 @@ def test_a_schema_and_pretended_acceptance_exclude_each_other() -> None:
     with pytest.raises(Unsupported, match=r"`workload\.json_schema` must be empty with synthetic .*'s\.json'"):
         SGLangEngine().check_cell(cell)
     SGLangEngine().check_cell(cell.with_draft(GOOD["eagle3"]))
+
+
+def test_over_several_nodes_each_rank_is_told_where_rank_0_is_and_who_it_is() -> None:
+    engine = Engine("sglang", tp=8, pp=2, nodes=2)
+    check(engine, Draft())
+    meetings = [Meeting("10.0.0.1", 7000, 7001, rank, f"10.0.0.{rank + 1}") for rank in (0, 1)]
+    started = [launch(engine, Draft(), replace(SITE, meeting=meeting)) for meeting in meetings]
+    first, second = map(flags, started)
+    assert {**first, "node_rank": "1"} == second
+    assert {"nnodes": "2", "node_rank": "0", "dist_init_addr": "10.0.0.1:7000"}.items() <= first.items()
+    assert set(first) <= set(known_of("sglang").sections["server"])
+    assert [how.env["SGLANG_HOST_IP"] for how in started] == ["10.0.0.1", "10.0.0.2"]
+    assert not {"nnodes", "node_rank", "dist_init_addr"} & set(flags(launch(engine, Draft())))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        pytest.param({"dp": 2, "nodes": 2}, r"`engine\.dp` must be 1 for sglang over several nodes", id="copies"),
+        pytest.param(
+            {"tp": 4, "pp": 3, "nodes": 2}, "must cut no stage unevenly: got 2 nodes of 6 GPUs", id="a stage and a half"
+        ),
+    ],
+)
+def test_what_sglang_has_not_over_several_nodes(shape: dict[str, int], message: str) -> None:
+    with pytest.raises(Unsupported, match=message):
+        check(Engine("sglang", **shape), Draft())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobs.engines.base import Answer, Ask, Endpoint, Site
+from jobs.engines.base import Answer, Ask, Endpoint, Meeting, Site
 from jobs.engines.dialect_openai import OpenAIDialect, placed_by
 from jobs.engines.own_host import PROJECT
 from jobs.engines.prometheus import samples_in
@@ -619,3 +619,49 @@ def test_its_lock_is_exact_versions_without_what_does_not_load_beside_its_torch(
     assert names.isdisjoint({"torchvision", "torchaudio", "torchcodec"})
     wanted = [line for line in (PROJECT / "docker/vllm_cpu/requirements.in").read_text().splitlines() if "#" not in line]
     assert set(wanted) <= set(lines)
+
+
+MEETING = Meeting("10.0.0.1", 7000, 7001, own_address="10.0.0.1")
+OVER_TWO = replace(GPU, tp=4, dp=2, nodes=2)
+
+
+def test_over_several_nodes_each_rank_is_told_where_rank_0_is_and_who_it_is() -> None:
+    site = replace(SITE, meeting=replace(MEETING, rank=1, own_address="10.0.0.2"))
+    launches = [VllmEngine().launch(Deployment(MODEL, OVER_TWO, NGRAM), at) for at in (replace(SITE, meeting=MEETING), site)]
+    assert [how.argv[2:5] for how in launches] == [
+        ("vllm.entrypoints.openai.api_server", "--model", "/models/tiny"),
+        ("vllm.entrypoints.cli.main", "serve", "--headless"),
+    ]
+    assert [how.env["VLLM_HOST_IP"] for how in launches] == ["10.0.0.1", "10.0.0.2"]
+    common = {"nnodes": "2", "master-addr": "10.0.0.1", "master-port": "7000", "data-parallel-rpc-port": "7001"}
+    first, second = (flags(OVER_TWO, NGRAM, at) for at in (replace(SITE, meeting=MEETING), site))
+    assert {**first, "node-rank": "1", "headless": ""} == second
+    assert {**common, "node-rank": "0"}.items() <= first.items()
+    assert {name.replace("-", "_") for name in second} <= set(known_of("0.32.0").flags)
+
+
+def test_on_one_node_nothing_is_said_of_nodes() -> None:
+    alone = VllmEngine().launch(Deployment(MODEL, replace(OVER_TWO, nodes=1), NGRAM), SITE)
+    assert "VLLM_HOST_IP" not in alone.env
+    assert not {"--nnodes", "--node-rank", "--master-addr", "--data-parallel-rpc-port"} & set(alone.argv)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        pytest.param({"tp": 4, "pp": 2, "nodes": 2}, "", id="one copy over two nodes"),
+        pytest.param({"tp": 2, "dp": 4, "nodes": 2}, "", id="two copies on each of two nodes"),
+        pytest.param({"tp": 8, "dp": 2, "nodes": 4}, "", id="each of two copies over two nodes"),
+        pytest.param(
+            {"tp": 4, "dp": 3, "nodes": 2},
+            "must cut no copy of the model unevenly: got 2 nodes of 6 GPUs, and 4 GPUs a copy",
+            id="a copy and a half on each",
+        ),
+    ],
+)
+def test_copies_and_nodes_come_out_even(shape: dict[str, int], message: str) -> None:
+    if not message:
+        check(replace(GPU, **shape), Draft())
+        return
+    with pytest.raises(Unsupported, match=message):
+        check(replace(GPU, **shape), Draft())

@@ -1,4 +1,4 @@
-"""An engine over several nodes, on a real Ray of three nodes with pretended GPUs: measured, lost in parts, and nothing left."""
+"""An engine over several nodes, on a real Ray of three with pretended GPUs: measured, lost in parts, and nothing left."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_it_is_measured_and_each_rank_sees_the_gpus_of_its_node(cluster: Pretend
     assert "rank 1 has come" in log.with_name(log.name.replace(".rank1", "")).read_text()
 
 
-def test_a_rank_its_worker_and_its_node_that_are_lost_cost_a_try_each_and_no_cell(
-    cluster: Pretended, tmp_path: Path
-) -> None:
+def test_a_rank_its_worker_and_its_node_cost_a_try_each_and_no_cell(cluster: Pretended, tmp_path: Path) -> None:
     run = over_two_nodes(cluster, tmp_path, "repeats=4", "limits.max_attempts=5")
     driver = run.start()
     for number, what in enumerate(("rank", "worker", "node")):

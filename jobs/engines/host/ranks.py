@@ -27,7 +27,7 @@ def gather(authority: str, secret: str, nodes: int) -> None:
     with socket.create_server(address_of(authority)) as listener:
         while len(came) < nodes - 1:
             guest, _ = listener.accept()
-            rank = _greeted(guest, secret)
+            rank = greeted(guest, secret)
             if rank is None:
                 guest.close()
             else:
@@ -51,7 +51,7 @@ def address_of(authority: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _greeted(guest: socket.socket, secret: str) -> int | None:
+def greeted(guest: socket.socket, secret: str) -> int | None:
     """Which rank it is; None = a stranger."""
     guest.settimeout(GREETING_S)
     try:
