@@ -16,6 +16,7 @@ from jobs.engines.base import Launch, Meeting
 from jobs.engines.spread import RankEnd
 from jobs.errors import SpecSweepError
 from jobs.provenance import node_name
+from jobs.session import end_of
 from jobs.spec import Deployment
 from jobs.starting import in_its_environment, site_for, start_process
 
@@ -37,9 +38,7 @@ def run_rank(order: RankOrder, gpus: tuple[str, ...], control: SessionControl) -
     try:
         with log.open("a+b") as reader:  # it goes with the scratch folder: what is open can still be read
             how = _ending_of(order, gpus, control, log)
-            reader.seek(0)
-            text = reader.read().decode("utf-8", "replace")
-        return RankEnd(rank, f"rank {rank} on {node_name()} {how}", text)
+            return RankEnd(rank, f"rank {rank} on {node_name()} {how}", end_of(reader))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -110,7 +110,7 @@ class Engine:
     ep: int = 1  # expert parallel: GPUs over which the experts of a MoE model are dealt out
     nodes: int = 1  # over which all these GPUs are spread evenly: a process of the engine on each
     gpu_type: str = ""  # as Ray names it: H100, A100, L4; "" = whichever there is
-    cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes; 0 = the whole node
+    cpus: float = field(default=0.0, metadata=NOT_IN_ID)  # CPUs that a session takes of each node; 0 = all of them
     batch: int = 1  # most requests in one engine step
     max_length: int = 0  # prompt + output tokens; 0 = the model's own limit
     kv_fraction: float = 0.0  # of a GPU's memory, in the engine's own meaning; 0 = its default

@@ -74,6 +74,7 @@ class Worker:
         self.is_kept = is_kept  # it ran a session before
         self.actor = actor
         self.group = group  # None = the session is on one node
+        self._ranks = ranks  # Ray ends an actor that nobody holds
         self._session_id = spec.session_id
         how = {"num_returns": "streaming", "_generator_backpressure_num_objects": MOST_AHEAD}
         self.stream = actor.run.options(**how).remote(spec, site, ranks)

@@ -72,7 +72,7 @@ class LocalRanks:
 
 def spec_over(nodes: int, **args: Any) -> SessionSpec:
     model = Model("bytes", "jobs/workloads/data/bytes")
-    engine = Engine("simulated", device="cpu", tp=nodes, nodes=nodes, start_timeout_s=60, args={"step_ms": 20.0, **args})
+    engine = Engine("simulated", device="cpu", tp=nodes, nodes=nodes, start_timeout_s=120, args={"step_ms": 20.0, **args})
     deployment = Deployment(model, engine, Draft())
     cell = Cell(deployment, Workload(limit=2, output_limit=40), Sampling(), Load(warmup=0))
     return SessionSpec(NAME, "now", deployment, (CellOrder(cell, 1),), 0.0)
