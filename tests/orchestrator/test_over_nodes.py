@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_failures import LIMIT_S, STARTED, Run, assert_true_end
+from failing import LIMIT_S, Run, assert_true_end, end_drivers
 
 from benchmarks.soak.pretended import Pretended, engines_of, kill, pretended
 from storage.views import open_records
@@ -26,10 +26,7 @@ def cluster() -> Iterator[Pretended]:
 @pytest.fixture(autouse=True)
 def no_driver_is_left() -> Iterator[None]:
     yield
-    for driver in STARTED:
-        with driver:
-            driver.kill()
-    STARTED.clear()
+    end_drivers()
 
 
 def over_two_nodes(cluster: Pretended, folder: Path, *overrides: str) -> Run:
