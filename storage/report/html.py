@@ -144,7 +144,7 @@ def _is_of(row: Row, verdict: Row) -> bool:
 
 
 def _interval(gain: Row) -> str:
-    interval = times(gain).partition("×")[2].strip()
+    interval = times(gain).partition("×")[2].strip().replace(" (n.s.)", ", not significant")
     return f"{interval}, {'better' if gain['ratio'] > 1 else 'worse'}" if gain["significant"] else interval
 
 

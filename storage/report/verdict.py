@@ -52,7 +52,8 @@ def goodputs(findings: Findings) -> Iterator[str]:
     rows = [{**settings[place_of(row)], **row} for row in findings.details.goodput if place_of(row) in settings]
     for same in _grouped(rows, (*SETTING, "slo_ttft_s", "slo_tpot_s")):
         best = {kind: _served([row for row in same if (row["method"] == "none") is kind]) for kind in (True, False)}
-        where = f"{setting_name(same[0])}; {limits_of(same[0])}"
+        run = f"{same[0]['run']}: " if len(findings.folders) > 1 else ""
+        where = f"{run}{setting_name(same[0])}; {limits_of(same[0])}"
         yield f"**Within limits** ({where}): {best[False]}; without speculation {best[True]}."
 
 
