@@ -6,7 +6,9 @@ The rows are there already: `recorded_sessions`, `recorded_cells`, ... (`storage
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -38,6 +40,7 @@ VIEW_FILES = [
 """Every metric and every verdict, once, by topic; each builds on those before it."""
 
 _MADE = re.compile(r"^CREATE VIEW (\w+)", re.MULTILINE)
+_NAMED = re.compile(r"^CREATE (?:VIEW|MACRO) (\w+)", re.MULTILINE)
 
 PUBLIC_VIEWS = (
     "runs",
@@ -90,15 +93,8 @@ PUBLIC_VIEWS = (
 )
 """What a user is told about; the rest of `views/` are steps on the way."""
 
-_CELLS = ("cells",)
-_INTERVALS = ("cells", "draft_speedups")
-_REASONS = ("cells", "draft_speedups", "causes", "best_drafts")
-TOWERS = {
-    **dict.fromkeys(("speedups", "draft_speedups", "comparability", "warnings", "drafts", "projections"), _CELLS),
-    **dict.fromkeys(("curves", "crossovers", "best_drafts", "causes"), _INTERVALS),
-    **dict.fromkeys(("verdicts", "checklist", "shape_checks"), _REASONS),
-}
-"""View → those that it builds on more than once, and that take long."""
+ROWS = ("requests", "chunks", "steps", "telemetry", "drafting_steps", "outputs")
+"""Views with a row for each that was recorded, or with its lists: too large to keep, and quick to read where they are."""
 
 
 def create_views(runs: duckdb.DuckDBPyConnection, recorded: Iterable[str]) -> None:
@@ -133,10 +129,21 @@ def settle(runs: duckdb.DuckDBPyConnection, *names: str) -> None:
 
 
 def settle_for(runs: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
-    """Compute once what several of these views would each compute anew: the intervals of all drafts."""
-    towers = [TOWERS[name] for name in names if name in TOWERS]
+    """Compute once what these views would compute anew at each mention: of a tower of views that is most of the work."""
+    uses = _uses()
+    mentions = Counter(name for name in names if name in uses)
+    for name in reversed(uses):
+        mentions.update(uses[name] if mentions[name] else ())
     left = {name for (name,) in runs.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
-    settle(runs, *(name for name in max(towers, key=len, default=()) if name in left))
+    settle(runs, *(name for name in uses if mentions[name] > 1 and name in left.difference(ROWS)))
+
+
+@cache
+def _uses() -> dict[str, list[str]]:
+    """View or macro → those that it names, as often as it does; each after those that it builds on."""
+    statements = re.split(r"^(?=CREATE )", re.sub(r"--.*", "", views_sql()), flags=re.MULTILINE)
+    made = {found[1]: re.findall(r"\w+", text[found.end() :]) for text in statements if (found := _NAMED.search(text))}
+    return {name: [word for word in words if word in made and word != name] for name, words in made.items()}
 
 
 def views_sql() -> str:

@@ -85,7 +85,7 @@ class Details:
 
 
 def details_of(runs: duckdb.DuckDBPyConnection) -> Details:
-    """Read them of an open connection, where `cells` and what builds on intervals are settled."""
+    """Read them of an open connection, where the views are settled."""
     return Details(
         positions=rows_of(runs, _POSITIONS),
         frontier=rows_of(runs, _FRONTIER),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.places import Place
-from storage.views import open_runs, quoted, readable_files, settle
+from storage.views import open_runs, quoted, readable_files, settle_for
 
 _WIDE = """
 SELECT drafts.* EXCLUDE (a_pair_id), {gains} FROM drafts
@@ -22,7 +22,7 @@ OPTIONS = {"csv": "FORMAT csv, HEADER", "json": "FORMAT json, ARRAY true", "parq
 def export_of(runs: Sequence[Place | str], form: str) -> bytes:
     """One row a draft and load: what was measured, and each speed-up with its interval. `form` is csv, json or parquet."""
     with readable_files(), open_runs(runs) as opened, tempfile.TemporaryDirectory() as folder:
-        settle(opened, "cells", "comparisons", "draft_speedups")
+        settle_for(opened, ["drafts", "draft_speedups"])
         file = Path(folder) / f"report.{form}"
         opened.execute(f"COPY ({_sql()}) TO {quoted(str(file))} ({OPTIONS[form]})").fetchall()
         return file.read_bytes()

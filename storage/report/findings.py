@@ -12,7 +12,7 @@ import duckdb
 from storage.places import Place
 from storage.report.details import Details, details_of
 from storage.report.reading import Row, rows_of
-from storage.views import find_runs, open_runs, readable_files, settle
+from storage.views import PUBLIC_VIEWS, find_runs, open_runs, readable_files, settle_for
 
 SETTING = (
     "run",
@@ -64,7 +64,7 @@ class Findings:
 def find(patterns: Sequence[Place | str]) -> Findings:
     """Read everything that a report tells of these runs. Raises `BadRun` as `open_runs` does."""
     with readable_files(), open_runs(patterns) as runs:
-        settle(runs, "cells", "comparisons", "draft_speedups", "drafts", "causes", "best_drafts")
+        settle_for(runs, PUBLIC_VIEWS)
         return Findings(
             folders=find_runs(patterns),
             drafts=_drafts(runs),

@@ -21,7 +21,7 @@ from storage.parts import MANIFEST
 from storage.places import BucketPath, Place
 from storage.report.headline import headline
 from storage.runs import FOLDERS, SWEEP_FILE
-from storage.views import one_line, open_runs, readable_files, settle, settle_for
+from storage.views import one_line, open_runs, readable_files, settle_for
 
 QUIET_S = 900.0
 """A run of another machine that has recorded nothing for so long is said to have stopped."""
@@ -84,7 +84,7 @@ def summaries_of(name: str, folder: Place) -> Iterator[Summary]:
     try:
         with readable_files(), open_runs([folder]) as runs:
             runs.execute("SET threads = 1").fetchall()  # whoever looks on must not disturb what is measured here
-            settle(runs, "cells")
+            settle_for(runs, ["runs", "cells"])
             counted = _counted(name, folder, runs)
             yield counted
             if counted.n_ok:
