@@ -69,8 +69,11 @@ def type_at(key: str) -> Any:
     """The type that the schema gives to a key; None where it has no such key."""
     kind: Any = SweepConfig
     for name in key.split("."):
-        if get_origin(kind) is dict:
+        if kind is Any:
             return Any
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+            continue
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
         if name not in hints:
             return None

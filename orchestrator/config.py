@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,14 @@ from jobs.spec import tokens_of
 from orchestrator.complaints import no_such_choice, no_such_field, type_at, worded
 from orchestrator.grid import Grid, Point
 from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, Search, SweepConfig
+from storage.limits import limit_names
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
-FREE_FORM = r"axes|engine\.(?:args|runtime_env)|draft\.args|workload\.(?:columns|template_args)|cluster\.(?:marks|pools)"
+FREE_FORM = (
+    r"axes|thresholds|engine\.(?:args|runtime_env)|draft\.args|workload\.(?:columns|template_args)|cluster\.(?:marks|pools)"
+)
 FREE = re.compile(rf"\+{{0,2}}((?:{FREE_FORM})(?:[.=].*))", re.DOTALL)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
 NESTED = re.compile(r"(axes)\.([\w.]+)=(.*)|(cluster\.pools)\.(\w+)=(.*)", re.DOTALL)
@@ -116,10 +120,12 @@ def _sweep(config: DictConfig) -> Sweep:
     _refuse_read_axes(config, axes)
     _refuse_idle_overrides(axes)
     settings = OmegaConf.merge(
-        OmegaConf.structured(SweepConfig), {key: plain[key] for key in ("mode", "run", "cluster", "limits", "search")}
+        OmegaConf.structured(SweepConfig),
+        {key: plain[key] for key in ("mode", "run", "cluster", "limits", "search", "thresholds")},
     )
     found: Any = OmegaConf.to_object(settings)
     _refuse_limits_below_one(found.limits)
+    _refuse_unknown_thresholds(found.thresholds)
     found.run.name = found.run.name or chosen.get("grid") or "sweep"
     return Sweep(
         mode=found.mode,
@@ -242,6 +248,14 @@ def _refuse_limits_below_one(limits: Limits) -> None:
             raise BadInput(f"`limits.{name}` must be at least 1: got {value}.")
 
 
+def _refuse_unknown_thresholds(thresholds: Mapping[str, float]) -> None:
+    for name in thresholds:
+        if name not in limit_names():
+            near = get_close_matches(name, limit_names(), n=1)
+            hint = f"Did you mean {near[0]}?" if near else "Use one of them."
+            raise BadInput(f"`thresholds.{name}` is no limit of a verdict. Limits: {', '.join(limit_names())}. {hint}")
+
+
 def _refuse_idle_overrides(axes: Mapping[str, Any]) -> None:
     """What Hydra would accept and the grid would not mean: a choice that an axis sets, and two files merged into one."""
     for override in HydraConfig.get().overrides.task:
@@ -251,6 +265,8 @@ def _refuse_idle_overrides(axes: Mapping[str, Any]) -> None:
             raise BadInput(
                 f"`{key}` is an axis here, so {override} would change nothing. Narrow the axis: 'axes.{key}={remedy}'."
             )
+        if key == "grid" and value.startswith("["):
+            raise BadInput(f"a sweep has one grid: got {value}. Run one after the other, or write one of your own.")
         if key in PARTS and value.startswith("["):
             raise BadInput(
                 f"`{key}` takes one choice: got {value}. To sweep over several, make it an axis: 'axes.{key}={value}'."

@@ -119,6 +119,9 @@ class SweepConfig:
     sampling: Sampling = field(default_factory=Sampling)
     load: Load = field(default_factory=Load)
     axes: dict[str, Any] = field(default_factory=dict)
+    thresholds: dict[str, float] = field(
+        default_factory=dict
+    )  # of verdicts: column of the view `thresholds` → another limit
     exclude: list[dict[str, Any]] = field(default_factory=list)  # partial matches of cells; a value may be a list of values
     repeats: int = 1
     baseline: str = "none"  # what each speculative cell is paired with: "none" (no speculation), "" = add no baselines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ COLUMNS = {
     "n_planned": "BIGINT",
     "gpu_hour_price": "DOUBLE",
     "search_id": "VARCHAR",
+    "limits": "VARCHAR",
 }
 """Column of `recorded_runs` → its type."""
 
@@ -28,7 +30,14 @@ def asked_of(folder: Place, run: str) -> tuple[Any, ...]:
     sweep = _read(folder / "sweep.yaml")
     asked, cluster = _section(sweep, "invocation"), _section(sweep, "cluster")
     told = (asked.get(name) for name in ("command", "started_at", "git_commit", "git_dirty", "n_cells"))
-    return (run, str(folder), *told, cluster.get("gpu_hour_price"), asked.get("search_id"))
+    limits = json.dumps(limits_of(folder), sort_keys=True)
+    return (run, str(folder), *told, cluster.get("gpu_hour_price"), asked.get("search_id"), limits)
+
+
+def limits_of(folder: Place) -> dict[str, float]:
+    """The limits of verdicts that the run asks for (`thresholds`): {} = the usual ones."""
+    asked = _section(_read(folder / "sweep.yaml"), "thresholds")
+    return {str(name): float(value) for name, value in asked.items() if isinstance(value, (int, float))}
 
 
 def table_sql(rows: Iterable[tuple[Any, ...]]) -> str:

@@ -28,7 +28,8 @@ HEAD = """# Views
 Every number comes from these views over the recorded rows: `python -m storage.query RUN... "SELECT ..."`, the shell (the
 same without SQL; `.views NAME` shows one), or `from storage.query import open_runs` in a notebook. The formulas are in
 `storage/views/`. Shares are 0 to 1, times have their unit in the name, `n_` is a count. Limits are in `thresholds`:
-they judge what was recorded, so that `UPDATE thresholds SET min_slo_attainment = 0.99` in a notebook judges anew. Limits on
+they judge what was recorded, so that `UPDATE thresholds SET min_slo_attainment = 0.99` in a notebook judges anew, and
+`python sweep.py ... thresholds.min_slo_attainment=0.99` has the run judged so wherever it is read. Limits on
 latency (`load.slo_ttft_s`, `load.slo_tpot_s`) are recorded with a cell and stay with it; `FROM goodput_under(0.5, 0.05)`
 asks for any others. In a notebook `verdicts` and others that build on much are quicker after
 `settle_for(runs, ["verdicts"])` of `storage.views`, which keeps what they share; the command does that by itself.

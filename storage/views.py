@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import duckdb
 from storage.asked import asked_of, table_sql
 from storage.errors import BadRun
 from storage.glossary import write_glossary
+from storage.limits import judge_as_asked
 from storage.mirror import local_files
 from storage.places import Place, is_url, place_of
 from storage.rows import SCHEMA_VERSION
@@ -54,6 +56,9 @@ def open_runs(patterns: Iterable[Place | str]) -> duckdb.DuckDBPyConnection:
     try:
         with readable_files():
             create_views(runs, [f"recorded_{kind}" for kind in OF_CELLS])
+            judge_as_asked(
+                runs, [json.loads(told) for (told,) in runs.execute("SELECT limits FROM recorded_runs").fetchall()]
+            )
             write_glossary(runs)
     except BaseException:
         runs.close()

@@ -64,4 +64,7 @@ SELECT run, link, other_run, difference, is_grave, count(*) AS n_cells,
                ELSE ' differ in ' || replace(difference, '_', ' ') || ': ' || string_agg(DISTINCT coalesce(nullif(own, ''), 'none'), ' or ')
                     || ' against ' || string_agg(DISTINCT coalesce(nullif(others, ''), 'none'), ' or ') END AS sentence
 FROM comparability, thresholds GROUP BY run, link, other_run, difference, is_grave, max_hours_apart, max_repeat_drift
+UNION ALL
+SELECT one.run, 'run', other.run, 'limits', true, 0, format('{} and {} ask for different thresholds: both are judged by the usual ones', one.run, other.run)
+FROM recorded_runs one JOIN recorded_runs other ON other.limits <> one.limits AND other.run < one.run
 ORDER BY is_grave DESC, run, link, difference;

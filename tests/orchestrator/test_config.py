@@ -136,6 +136,15 @@ def test_a_grid_of_ones_own_that_lacks_its_first_line_is_told_so(tmp_path: Path)
         pytest.param(["workload.categories=coding"], "`workload.categories` must be a list", id="list"),
         pytest.param(["draft.k=1,2"], r"takes one value: got 1,2. .*'axes.draft.k=\[1,2\]'", id="several values"),
         pytest.param(["draft=[none,ngram]"], r"`draft` takes one choice.*'axes.draft=\[none,ngram\]'", id="several choices"),
+        pytest.param(
+            ["+grid=[quickstart,domains]"], r"a sweep has one grid: got \[quickstart,domains\]", id="several grids"
+        ),
+        pytest.param(
+            ["thresholds.min_request=1"], "`thresholds.min_request` is no limit .*Did you mean min_requests", id="threshold"
+        ),
+        pytest.param(
+            ["thresholds.min_requests=few"], "`thresholds.min_requests` must be a number: got 'few'", id="no threshold"
+        ),
         pytest.param(["-m", "draft=none"], "a sweep is one run: got --multirun", id="multirun"),
         pytest.param(["hydra.mode=MULTIRUN"], "a sweep is one run", id="multirun in disguise"),
         pytest.param(["draft"], "an override must read key=value: got 'draft'", id="no value"),
