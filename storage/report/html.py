@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def html_page(findings: Findings, changes: Sequence[Change] = ()) -> str:
     return templates.get_template("report.html.j2").render(
         names=", ".join(folder.resolve().name for folder in findings.folders),
         answer=(answer := headline(details.verdicts, is_whole=findings.is_whole)),
+        measured=_measured(findings),
         changes=_changes(changes),
         answers=[_answer(row, details.verdicts) for row in details.verdicts],
         sentences=[_emphasised(sentence) for sentence in verdicts(findings)],
@@ -56,6 +58,25 @@ def html_page(findings: Findings, changes: Sequence[Change] = ()) -> str:
         scripts=[Markup((PAGE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
         data=_embedded(page_data(findings)),
     )
+
+
+def _measured(findings: Findings) -> str:
+    """What all of it holds for: settings and hardware, of several the first and how many more."""
+    settings = [setting_name(row) for row in findings.drafts]
+    places = [_hardware(row) for row in findings.sessions]
+    return "; ".join(_first(words) for words in (settings, places) if words)
+
+
+def _hardware(session: Row) -> str:
+    host, gpus = json.loads(session["host_json"] or "{}"), json.loads(session["gpus_json"] or "[]")
+    if gpus:
+        return " + ".join(f"{n} × {name}" for name, n in Counter(gpu.get("name", "GPU") for gpu in gpus).items())
+    return f"no GPU, {host.get('cores', '?')} cores of {host.get('cpu') or 'an unknown CPU'}"
+
+
+def _first(words: Sequence[str]) -> str:
+    first, *rest = dict.fromkeys(words)
+    return f"{first} and {len(rest)} more" if rest else first
 
 
 def _embedded(data: dict[str, Any]) -> Markup:

@@ -147,6 +147,8 @@ SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joine
        CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'The search left out drafts that may pay: they were not asked for.'
             WHEN answer = 'unknown' THEN 'No speculative cell and its baseline are both valid.'
             WHEN answer = 'yes' THEN format('{} serves {:.2f} times as fast at its best, {}.', draft, best_ratio, best_at)
+            WHEN best_verdict <> 'slower' AND best_ratio > 1 AND answer = 'no'
+            THEN format('{} prompts do not tell a gain from none: {:.2f} to {:.2f} times as fast are both possible.', joined.best.n_prompts, best_ci_low, best_ci_high)
             ELSE concat_ws(': ', CASE WHEN numbers IS NOT NULL THEN numbers END,
                            coalesce((SELECT string_agg(meaning, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice WHERE list_contains(joined.causes, cause)),
                                     'differences are within noise, or of a kind that was not measured')) || '.' END AS why,
@@ -155,25 +157,31 @@ SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joine
             WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}).', draft, best_method, best_k) || coalesce(' Best by load: ' || by_load || '.', '')
             WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; serve the rest without speculation.', draft, best_method, best_k, where_it_pays)
                                 || coalesce(' Best by load: ' || by_load || '.', '')
-            ELSE 'Leave speculation off' || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
+            ELSE CASE WHEN best_verdict <> 'slower' AND best_ratio > 1 THEN 'Measure more prompts (workload.limit) before you decide; until then leave speculation off' ELSE 'Leave speculation off' END || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
                                                                    WHERE list_contains(joined.causes, cause)), '') || '.' END END AS what_to_do,
        best.deployment_id AS best_deployment_id, best.condition AS best_condition
 FROM joined LEFT JOIN domains ON domains.run = joined.run AND domains.deployment_id = best.deployment_id AND domains.condition = best.condition
  AND domains.metric = joined.metric;
 
+CREATE MACRO gained(verdict) AS CASE verdict WHEN 'faster' THEN true WHEN 'slower' THEN false END;  -- null = nothing shown
+CREATE MACRO best_of(draft) AS format('at concurrency {}, the best draft, {}, is {:.2f} times as fast{}', draft.concurrency, draft.draft, draft.ratio,
+                                      CASE WHEN gained(draft.verdict) IS NULL THEN ', which is within noise' ELSE '' END);
+
 CREATE VIEW checklist AS
 -- What practice asks before it speculates, answered from data: one row a question (as in `verdicts`, of user TPS) and item; `answer` is 'yes', 'no' or
 -- 'unknown', `speaks_for` says whether that speaks for speculation (null = unknown), `evidence` the numbers.
 WITH facts AS (
-    SELECT run, engine, model, workload, temperature, max(draft_efficiency) FILTER (valid) AS efficiency,
-           arg_max(draft, draft_efficiency) FILTER (valid) AS efficient_draft, max(kv_lost_share) AS kv_lost_share,
+    SELECT run, engine, model, workload, temperature, max(draft_efficiency) FILTER (valid AND is_self IS NULL) AS efficiency,
+           arg_max(draft, draft_efficiency) FILTER (valid AND is_self IS NULL) AS efficient_draft, max(kv_lost_share) AS kv_lost_share,
            max(prefill_share) FILTER (valid) AS prefill_share, arg_max(load, prefill_share) FILTER (valid) AS prefill_at,
            max(concurrency) FILTER (valid) AS high, min(concurrency) FILTER (valid) AS low
-    FROM causes GROUP BY ALL
+    FROM causes LEFT JOIN (  -- the target as its own draft foretells everything
+        SELECT DISTINCT run, deployment_id, true AS is_self FROM shown_cells WHERE draft_model = cell_json ->> '$.deployment.model.path'
+    ) USING (run, deployment_id) GROUP BY ALL
 ), loads AS (
-    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(causes.ratio, causes.ratio) FILTER (causes.concurrency = high) AS ratio_high,
-           arg_max(causes.ratio, causes.ratio) FILTER (causes.concurrency = low) AS ratio_low
-    FROM facts JOIN causes USING (run, engine, model, workload, temperature) WHERE causes.valid GROUP BY ALL
+    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(tried, tried.ratio) FILTER (tried.concurrency = high) AS best_high,
+           arg_max(tried, tried.ratio) FILTER (tried.concurrency = low) AS best_low
+    FROM facts JOIN causes AS tried USING (run, engine, model, workload, temperature) WHERE tried.valid GROUP BY ALL
 )
 SELECT run, engine, model, workload, temperature, unnest([
     {nr: 1, item: 'Is the output structured or predictable?', answer: CASE WHEN efficiency IS NULL THEN 'unknown' WHEN efficiency >= predictable_efficiency THEN 'yes' ELSE 'no' END,
@@ -184,10 +192,9 @@ SELECT run, engine, model, workload, temperature, unnest([
     {nr: 3, item: 'Is there room in memory for a draft?', answer: CASE WHEN kv_lost_share IS NULL THEN 'unknown' WHEN kv_lost_share <= high_kv_loss THEN 'yes' ELSE 'no' END,
      speaks_for: kv_lost_share <= high_kv_loss, evidence: format('a draft takes up to {:.0f} % of the KV cache', 100 * kv_lost_share)},
     {nr: 4, item: 'Is the concurrency high?', answer: CASE WHEN high >= high_concurrency THEN 'yes' WHEN high IS NULL THEN 'unknown' ELSE 'no' END,
-     speaks_for: CASE WHEN high >= high_concurrency THEN ratio_high > 1 ELSE true END,
-     evidence: format('at concurrency {}, the best draft is {:.2f} times as fast', high, ratio_high)},
-    {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: ratio_low > 1,
-     evidence: format('at concurrency {}, the best draft is {:.2f} times as fast', low, ratio_low)},
+     speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) ELSE true END, evidence: best_of(best_high)},
+    {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: gained(best_low.verdict),
+     evidence: best_of(best_low)},
     {nr: 6, item: 'Does the prefill dominate, as with long contexts?', answer: CASE WHEN prefill_share IS NULL THEN 'unknown' WHEN prefill_share > high_prefill_share THEN 'yes' ELSE 'no' END,
      speaks_for: prefill_share <= high_prefill_share, evidence: format('up to {:.0f} % of a request''s time is before its first token, at {}', 100 * prefill_share, prefill_at)}
 ], recursive := true)

@@ -10,6 +10,7 @@ import pytest
 from recorded import create_request, create_row, create_session, record
 from recorded_grid import ask, baseline, fast, pair, point
 
+from jobs.spec import Draft
 from storage.report.findings import find
 from storage.report.verdict import verdicts
 from storage.rows import CellResult
@@ -172,10 +173,28 @@ def test_the_checklist_of_practice_is_answered_from_data(tmp_path: Path) -> None
         (1, "no", False, "at best 33 % of drafted tokens are accepted, by ngram k=3"),
         (2, "no", True, "temperature 0"),
         (3, "unknown", None, None),
-        (4, "no", True, "at concurrency 8, the best draft is 0.50 times as fast"),
-        (5, "yes", True, "at concurrency 1, the best draft is 1.60 times as fast"),
+        (4, "no", True, "at concurrency 8, the best draft, ngram k=3, is 0.50 times as fast"),
+        (5, "yes", True, "at concurrency 1, the best draft, ngram k=3, is 1.60 times as fast"),
         (6, "no", True, "up to 11 % of a request's time is before its first token, at concurrency 1"),
     ]
+
+
+def test_too_few_prompts_are_told_as_that_and_not_as_a_loss(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *by_concurrency({1: 25.0}, n=5))
+
+    why, what_to_do = verdict(folder, "why, what_to_do")
+    assert why.startswith("5 prompts do not tell a gain from none: 1.60 to 1.60 times as fast are both possible")
+    assert what_to_do.startswith("Measure more prompts (workload.limit) before you decide; until then leave speculation off")
+    assert ask(folder, "SELECT speaks_for, evidence FROM checklist WHERE nr = 5") == [
+        (None, "at concurrency 1, the best draft, ngram k=3, is 1.60 times as fast, which is within noise")
+    ]
+
+
+def test_the_target_as_its_own_draft_says_nothing_of_the_text(tmp_path: Path) -> None:
+    own = point().with_draft(Draft(method="draft_model", k=3, model=point().deployment.model.path))
+    folder = record(tmp_path / "run", *pair(own, 25.0))
+
+    assert ask(folder, "SELECT answer, speaks_for FROM checklist WHERE nr = 1") == [("unknown", None)]
 
 
 # ----------------------------------------------------------------------------------------------------------- projections
