@@ -52,7 +52,7 @@ class SessionActor:
             control.stop_after_cell()
 
     def progress(self, session_id: str) -> SessionProgress:
-        return self._control(session_id).progress()
+        return self._controls.get(session_id, SessionControl()).progress()
 
     def _control(self, session_id: str) -> SessionControl:
         return self._controls.setdefault(session_id, SessionControl())

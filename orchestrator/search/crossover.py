@@ -28,7 +28,7 @@ def search_crossover(question: Question, known: Known, search: Search) -> Path[F
         for arm in family.values()
         if not any(arm is other for other in outer)
     ]
-    for result in (yield from together([_inner(question, arm, known, projector) for arm, projector in inner])):
+    for result in (yield from together([_inner(question, arm, known, projector, search) for arm, projector in inner])):
         found.add(result)
     return found
 
@@ -41,12 +41,12 @@ def _outer(question: Question, arm: Arm, known: Known, search: Search) -> Path[F
     return (yield from _narrow(question, arm, known))
 
 
-def _inner(question: Question, arm: Arm, known: Known, projector: Projector) -> Path[Found]:
+def _inner(question: Question, arm: Arm, known: Known, projector: Projector, search: Search) -> Path[Found]:
     """Both sides of the projected crossing; the nearer end where none is projected."""
     loads = question.loads_of(arm)
     guesses = _filled(loads, {load: told for load in loads if (told := projector.projected(arm.k, load))})
     if not guesses:
-        return (yield from _outer(question, arm, known, Search()))
+        return (yield from _outer(question, arm, known, search))
     sides = [(a, b) for a, b in pairwise(loads) if (guesses[a] > 1) != (guesses[b] > 1)]
     ends = [loads[0], loads[-1]]
     wanted = sides[0] if sides else [min(ends, key=lambda load: abs(log(guesses[load])))]

@@ -42,7 +42,7 @@ class Projector:
 
     def _plain(self, k: int, load: int) -> float | None:
         length, cost = self.length(k), self.cost(k, load)
-        return length / cost if length and cost else None
+        return length / cost if length and cost and cost > 0 else None  # a line beyond what was measured may fall below 0
 
     def length(self, k: int) -> float | None:
         """AL with k, by the acceptance by position of the shortest measured draft that is as long, else of the longest."""

@@ -32,7 +32,7 @@ class ExportFailed(SpecSweepError):
 
 @dataclass(frozen=True)
 class Measured:
-    """One draft and load of a run. `key` is the same whenever it is exported, and no other row's."""
+    """One draft and load of a run. `key` is of the run's name, deployment and condition: the same at each export."""
 
     run: str
     key: str

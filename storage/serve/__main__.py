@@ -59,13 +59,13 @@ def _parser() -> OneLineParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    _nice()  # first: a thread keeps what it started with, and the shelf starts one
     shelf = Shelf(place_of(options.results))
     token = token_for(options.host, is_wanted=options.token)
     with contextlib.closing(shelf), _listening(options.host, options.port) as listener:
         door = Door(options.host, listener.getsockname()[1], token)
         sys.stdout.write(_welcome(door, shelf))
         sys.stdout.flush()
-        _nice()
         config = uvicorn.Config(
             create_app(shelf, door, Limits(seconds=options.sql_seconds)),
             log_level="warning",

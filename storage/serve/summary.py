@@ -20,6 +20,7 @@ from storage.lock import LOCK_FILE
 from storage.parts import MANIFEST
 from storage.places import BucketPath, Place
 from storage.report.headline import headline
+from storage.report.reading import rows_of
 from storage.runs import FOLDERS, SWEEP_FILE
 from storage.views import one_line, open_runs, readable_files, settle_for
 
@@ -32,7 +33,7 @@ BREAKAGES = (SpecSweepError, OSError, duckdb.Error, ValueError, LookupError, Typ
 """What a damaged folder may make of reading it: the list goes on with the next run."""
 
 _LOCKS = Path("/proc/locks")
-_COMMITTED = ("cells", "sessions", SWEEP_FILE, MANIFEST)
+_COMMITTED = ("cells", "sessions", "decisions", SWEEP_FILE, MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def committed(folder: Place) -> tuple[Any, ...]:
     """Differs from what it was when something was committed meanwhile; of a folder that cannot be read, says why."""
     try:
         if isinstance(folder, BucketPath):
-            places = (folder, folder / "cells", folder / "sessions")
+            places = (folder, folder / "cells", folder / "sessions", folder / "decisions")
             return tuple((name, info.mtime_ns) for place in places for name, info in sorted(place.listing().items()))
         return tuple(_changed_ns(folder / name) for name in _COMMITTED)
     except OSError as error:
@@ -89,14 +90,14 @@ def summaries_of(name: str, folder: Place) -> Iterator[Summary]:
             yield counted
             if counted.n_ok:
                 settle_for(runs, ["verdicts"])
-                told = headline(_rows(runs, "FROM verdicts"))
+                told = headline(rows_of(runs, "FROM verdicts"))
                 yield replace(counted, word=told.word, tone=told.tone, sentence=told.sentence)
     except BREAKAGES as error:
         yield Summary(name, BROKEN, error=one_line(error))
 
 
 def _counted(name: str, folder: Place, runs: duckdb.DuckDBPyConnection) -> Summary:
-    (row,) = _rows(runs, "FROM runs")
+    (row,) = rows_of(runs, "FROM runs")
     return Summary(
         name,
         state_of(folder, is_whole=row["is_whole"]),
@@ -143,9 +144,3 @@ def _last_written_s(folder: Place) -> float:
 
 def _changed_ns(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def _rows(runs: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    answer = runs.execute(sql)
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]

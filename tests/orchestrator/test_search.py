@@ -16,6 +16,7 @@ from orchestrator.search import choose, refuse_unsearchable
 from orchestrator.search.ground import questions_of
 from orchestrator.search.known import Facts, Interval, Seen
 from orchestrator.search.path import Choice
+from orchestrator.search.project import Projector
 from orchestrator.search.record import Searching
 from orchestrator.settings import Goal, Search
 
@@ -211,3 +212,12 @@ def test_cells_of_one_question_differ_in_draft_load_and_repeat_only() -> None:
 def test_what_cannot_be_searched_is_refused(cells: list[Cell], search: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         refuse_unsearchable(cells, Search(**search))
+
+
+def test_a_line_of_costs_that_falls_below_nothing_projects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k = 1 at 0.9 of a step without a draft would make k = 12 cost less than nothing."""
+    monkeypatch.setattr(Projector, "length", lambda self, k: 2.0)
+    monkeypatch.setattr(Projector, "_costs", lambda self, load: {1: 0.9})
+    projector = Projector(question=None, family={}, known=None)
+    assert projector.cost(12, 1) == pytest.approx(-0.2)
+    assert projector.projected(12, 1) is None

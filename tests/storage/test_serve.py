@@ -25,7 +25,7 @@ from storage.runs import RunStore
 from storage.serve.__main__ import TOKEN, token_for
 from storage.serve.guard import Door
 from storage.serve.pages import Limits
-from storage.serve.summary import FINISHED, QUIET_S, RUNNING, STOPPED, state_of
+from storage.serve.summary import FINISHED, QUIET_S, RUNNING, STOPPED, committed, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLD = "a-token-of-the-tests"
@@ -112,6 +112,15 @@ def test_progress_appears_as_it_is_committed(tmp_path: Path) -> None:
         assert "running 2 of 2 measured" in card(page.wait_for("<strong>2</strong> of 2"), "live")
         store.close()
         assert "finished" in card(page.wait_for("finished"), "live")
+
+
+def test_a_decision_is_something_new_too(tmp_path: Path) -> None:
+    """The last ones of a search come after its last cell, and make the run whole."""
+    with RunStore.create(tmp_path / "run", asked(2)):
+        before = committed(tmp_path / "run")
+        (tmp_path / "run/decisions").mkdir(exist_ok=True)
+        (tmp_path / "run/decisions/one.parquet").touch()
+        assert committed(tmp_path / "run") != before
 
 
 @pytest.mark.parametrize(
