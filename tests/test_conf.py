@@ -49,7 +49,9 @@ def speed_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_every_grid_expands_pairs_each_speculative_cell_and_plans(grid: str, speed_bench: Path) -> None:
-    sweep = compose([f"+grid={grid}", *([f"workload.path={speed_bench}"] if grid == "speed_bench_table1" else [])])
+    sweep = compose(
+        [f"+grid={grid}", *([f"workload.path={speed_bench}", "workload.revision="] if grid == "speed_bench_table1" else [])]
+    )
     assert sweep is not None
     cells = expand(sweep.points, sweep.grid)
     baselines = {cell.id for cell in cells if not cell.deployment.is_speculative}

@@ -17,7 +17,10 @@ function merge(fresh) {
     if (focused >= 0) card.querySelectorAll("input, a")[focused]?.focus();
     return card;
   });
-  if (cards.length !== list.children.length || cards.some((card, n) => list.children[n] !== card)) list.replaceChildren(...cards);
+  for (const old of [...list.children]) if (!cards.includes(old)) old.remove();
+  cards.forEach((card, n) => { // what stays is not moved: it would lose the focus
+    if (list.children[n] !== card) list.insertBefore(card, list.children[n] ?? null);
+  });
   document.querySelector("#nothing").hidden = cards.length > 0;
 }
 
