@@ -60,7 +60,8 @@ def test_the_policy_lets_everything_in_that_the_page_needs(page: Served, path: s
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_no_wider_than_a_phone_and_its_console_is_silent(page: Served, path: str, tmp_path: Path) -> None:
-    script = "return [document.documentElement.scrollWidth - document.documentElement.clientWidth, document.querySelector('h1').innerText !== '']"
+    script = """const whole = document.documentElement;
+    return [whole.scrollWidth - whole.clientWidth, document.querySelector("h1").innerText !== ""];"""
 
     seen = page.look(page.get(path).text, script, tmp_path, width=390)
 
