@@ -52,6 +52,11 @@ def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[S
     """Serve until the block ends, over TLS with a context; requests are kept in `Server.requests`."""
     server, ready, stop = Server(), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
+    writers: list[asyncio.StreamWriter] = []
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)  # here, as a task that is cancelled before its first step closes nothing
+        loop.create_task(converse(reader, writer))
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = server.connections
@@ -72,14 +77,18 @@ def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[S
             writer.close()
 
     async def main() -> None:
-        listener = await asyncio.start_server(converse, "127.0.0.1", 0, limit=1 << 24, ssl=context)
+        listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 24, ssl=context)
         server.port = listener.sockets[0].getsockname()[1]
         ready.set()
         await stop.wait()
         listener.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        begun = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in begun:
             task.cancel()
-        await asyncio.sleep(0)
+        await asyncio.gather(*begun, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
