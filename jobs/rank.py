@@ -18,7 +18,7 @@ from jobs.errors import SpecSweepError
 from jobs.provenance import node_name
 from jobs.session import end_of
 from jobs.spec import Deployment
-from jobs.starting import in_its_environment, site_for, start_process
+from jobs.starting import in_its_environment, models_for, site_for, start_process
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,15 @@ class RankOrder:
     deployment: Deployment
     nonce: str
     meeting: Meeting  # as this rank has it
+
+
+def prepare_rank(deployment: Deployment, rank: int) -> RankEnd | None:
+    """The models on this rank's disk; returns why that cannot be."""
+    try:
+        models_for(deployment)
+    except SpecSweepError as fault:
+        return RankEnd(rank, f"rank {rank} on {node_name()} did not start: {fault}")
+    return None
 
 
 def run_rank(order: RankOrder, gpus: tuple[str, ...], control: SessionControl) -> RankEnd:
@@ -49,7 +58,7 @@ def _ending_of(order: RankOrder, gpus: tuple[str, ...], control: SessionControl,
         deployment = in_its_environment(order.deployment)
         engine = engine_named(deployment.engine.name)
         engine.check(deployment)
-        site = site_for(deployment, order.nonce, log.parent, gpus, order.meeting)
+        site = site_for(models_for(deployment), order.nonce, log.parent, gpus, order.meeting)
         how = engine.launch(deployment, site)
         assert isinstance(how, Launch), "an engine that runs already has no ranks"
         process = start_process(how, site, log, f"{order.nonce}-rank{order.meeting.rank}", control)

@@ -22,13 +22,13 @@ from jobs.engines import engine_named
 from jobs.engines.base import Endpoint, EngineFacts, Launch, Meeting, Process, Site
 from jobs.engines.elsewhere import Elsewhere
 from jobs.engines.process import free_ports
-from jobs.engines.spread import Ranks, Spread
-from jobs.errors import EngineFailed, SpecSweepError
+from jobs.engines.spread import Ranks, Spread, not_everywhere
+from jobs.errors import EngineDidNotStart, EngineFailed, SpecSweepError
 from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
-from jobs.spec import SessionSpec
-from jobs.starting import in_its_environment, site_for, start_process
+from jobs.spec import Deployment, SessionSpec
+from jobs.starting import Models, in_its_environment, models_for, site_for, start_process
 from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
@@ -126,8 +126,9 @@ class _Session:
         engine = engine_named(deployment.engine.name)
         engine.check(deployment)
         nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
-        site = site_for(deployment, nonce, self.scratch, self.site.gpus, self.meeting())
-        tokenizer = ChatTokenizer(site.model_dir)
+        models = self.models(deployment)
+        tokenizer = ChatTokenizer(models.target)
+        site = site_for(models, nonce, self.scratch, self.site.gpus, self.meeting())
         endpoint, health_path = self.launch(engine.launch(deployment, site), site)
         self.ready_s = self.process.wait_ready(
             endpoint, health_path, deployment.engine.start_timeout_s, lambda: self.control.is_killed
@@ -138,6 +139,19 @@ class _Session:
         return Running(
             self.spec, engine, endpoint, health_path, self.process, tokenizer, gpus, self.control, rows_a_batch
         ), facts
+
+    def models(self, deployment: Deployment) -> Models:
+        """On the disk of each of its nodes, which fetch at once: no rank that has started waits for another's download."""
+        ranks = self.site.ranks
+        if ranks is None:
+            return models_for(deployment)
+        ranks.prepare()
+        models = models_for(deployment)
+        if lost := ranks.unprepared(lambda: self.control.is_killed):
+            raise not_everywhere(lost)
+        if self.control.is_killed:
+            raise EngineDidNotStart("the engine was stopped before its models were there")
+        return models
 
     def launch(self, how: Launch | Endpoint, site: Site) -> tuple[Endpoint, str]:
         """Start the engine, where it does not run already; where it answers, and the path of its health check."""

@@ -6,7 +6,7 @@ Does not own what is done with it (`session`, `rank`), or the process itself (`e
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.control import SessionControl
@@ -17,6 +17,14 @@ from jobs.models import resolve
 from jobs.spec import Deployment
 
 
+@dataclass(frozen=True)
+class Models:
+    """The models of a deployment on this node's disk."""
+
+    target: Path
+    draft: Path | None  # None = the draft has no model of its own
+
+
 def in_its_environment(deployment: Deployment) -> Deployment:
     """With a `runtime_env`, Ray has made an environment for this worker: the engine runs in it too."""
     engine = deployment.engine
@@ -25,15 +33,17 @@ def in_its_environment(deployment: Deployment) -> Deployment:
     return replace(deployment, engine=replace(engine, python=sys.executable))
 
 
-def site_for(
-    deployment: Deployment, nonce: str, scratch: Path, gpus: tuple[str, ...], meeting: Meeting | None = None
-) -> Site:
-    """The site on this node, the models of the deployment on its disk."""
+def models_for(deployment: Deployment) -> Models:
+    """Brings them to this node's disk where they are not there yet, which takes as long as a download does."""
     draft = deployment.draft
-    model_dir = resolve(deployment.model.path, deployment.model.revision)
+    target = resolve(deployment.model.path, deployment.model.revision)
     is_ours = not deployment.engine.url
-    draft_dir = resolve(draft.model, draft.revision, "draft.model") if draft.model and is_ours else None
-    return Site(free_port(), nonce, model_dir, draft_dir, scratch, gpus, meeting)
+    return Models(target, resolve(draft.model, draft.revision, "draft.model") if draft.model and is_ours else None)
+
+
+def site_for(models: Models, nonce: str, scratch: Path, gpus: tuple[str, ...], meeting: Meeting | None = None) -> Site:
+    """The site on this node, its port free a moment ago: asked for last, when nothing else has to be waited for."""
+    return Site(free_port(), nonce, models.target, models.draft, scratch, gpus, meeting)
 
 
 def start_process(how: Launch, site: Site, log: Path, marker: str, control: SessionControl) -> EngineProcess:

@@ -32,12 +32,22 @@ class RankEnd:
         return "\n".join([f"{self.why}. Its log:", *self.log.splitlines()[-TAIL_LINES:]])
 
 
+def not_everywhere(lost: RankEnd) -> EngineDidNotStart:
+    return EngineDidNotStart(f"the engine must start on all its nodes: {lost.tail}")
+
+
 class Ranks(Protocol):
     """The ranks above 0, wherever they are."""
 
     @property
     def logs(self) -> Mapping[int, str]:
         """Rank → its log, of those that have ended."""
+
+    def prepare(self) -> None:
+        """Tell them to bring the models to their disks; does not wait."""
+
+    def unprepared(self, should_stop: Callable[[], bool]) -> RankEnd | None:
+        """Waits until all have brought them, or should no more; returns the first that cannot."""
 
     def start(self, nonce: str, meeting: Meeting) -> None:
         """Tell them to start; does not wait."""
@@ -83,7 +93,7 @@ class Spread:
         except EngineDidNotStart:
             if (lost := self._told_lost()) is None:
                 raise
-            raise EngineDidNotStart(f"the engine must start on all its nodes: {lost.tail}") from None
+            raise not_everywhere(lost) from None
 
     def log_tail(self) -> str:
         """Of the rank that was lost, and then of rank 0."""

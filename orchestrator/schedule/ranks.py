@@ -7,7 +7,7 @@ two jobs of one cluster never each hold what the other waits for, and one call e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,20 +19,26 @@ from jobs.control import SessionControl
 from jobs.engines.base import Meeting
 from jobs.engines.spread import RankEnd
 from jobs.provenance import gpu_facts, node_name
-from jobs.rank import RankOrder, run_rank
+from jobs.rank import RankOrder, prepare_rank, run_rank
 from jobs.spec import Deployment
 from orchestrator.ledger import Seats
 
 NODE_LABEL = "ray.io/node-id"  # Ray gives it to each node
 FACTS_LIMIT_S = 30.0
+POLL_S = 0.5
 
 
-@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=3)  # run, stop, gpus; an attempt is ours, never Ray's
+@ray.remote(
+    max_restarts=0, max_task_retries=0, max_concurrency=3
+)  # prepare or run, stop, gpus; an attempt is ours, never Ray's
 class RankActor:
     """One rank on its node."""
 
     def __init__(self) -> None:
         self.control = SessionControl()
+
+    def prepare(self, deployment: Deployment, rank: int) -> RankEnd | None:
+        return prepare_rank(deployment, rank)
 
     def run(self, order: RankOrder) -> RankEnd:
         meeting = replace(order.meeting, own_address=ray.util.get_node_ip_address())
@@ -51,12 +57,30 @@ class RayRanks:
     def __init__(self, deployment: Deployment, actors: Sequence[Any]) -> None:
         self._deployment = deployment
         self._actors = actors
+        self._preparing: dict[Any, int] = {}
         self._runs: dict[Any, int] = {}
         self._logs: dict[int, str] = {}
 
     @property
     def logs(self) -> Mapping[int, str]:
         return self._logs
+
+    def prepare(self) -> None:
+        for rank, actor in enumerate(self._actors, 1):
+            self._preparing[actor.prepare.remote(self._deployment, rank)] = rank
+
+    def unprepared(self, should_stop: Callable[[], bool]) -> RankEnd | None:
+        left = list(self._preparing)
+        while left and not should_stop():
+            ended, left = ray.wait(left, timeout=POLL_S)
+            for told in ended:
+                try:
+                    end: RankEnd | None = ray.get(told)
+                except ray.exceptions.RayError as error:
+                    return lost_with_worker(self._preparing[told], error)
+                if end:
+                    return end
+        return None
 
     def start(self, nonce: str, meeting: Meeting) -> None:
         for rank, actor in enumerate(self._actors, 1):
@@ -89,9 +113,13 @@ class RayRanks:
         try:
             end: RankEnd = ray.get(run)
         except ray.exceptions.RayError as error:
-            return RankEnd(rank, f"rank {rank} was lost with its worker: {first_line(error)}")
+            return lost_with_worker(rank, error)
         self._logs[rank] = end.log
         return end
+
+
+def lost_with_worker(rank: int, error: BaseException) -> RankEnd:
+    return RankEnd(rank, f"rank {rank} was lost with its worker: {first_line(error)}")
 
 
 def group_on(seats: Seats) -> PlacementGroup:

@@ -131,6 +131,7 @@ class Scheduler:
     def _admit(self, waiting: Waiting) -> None:
         now_s = time.monotonic()
         if not len(waiting) or self._stop_level() or now_s < self._quiet_until:
+            self._workers.release()
             return
         self._ledger.refresh(self._fleet.nodes())
         self._strand(waiting, now_s)
@@ -201,13 +202,22 @@ class Scheduler:
     def _never_began(self, running: Running) -> bool:
         """Its node, or a worker that was kept, was gone before it: Ray notices that only after a while. That is no try."""
         is_new = running.is_up is not True and running.row is None
-        return is_new and (running.worker.is_kept or not {seat.node for seat in running.seats} <= {*self._fleet.nodes()})
+        return is_new and (running.worker.is_kept or bool(self._gone(running)))
+
+    def _gone(self, running: Running) -> list[str]:
+        """Those of its nodes that have left the cluster."""
+        there = {node.id for node in self._fleet.nodes()}
+        return [seat.node.name for seat in running.seats if seat.node.id not in there]
 
     def _give_up_groups(self) -> Iterator[Event]:
-        """Of several nodes, Ray waits for ever for one that has gone."""
-        groups = [item for item in self._running if item.worker.group is not None and item.is_up is not True]
-        for running in filter(self._never_began, groups):
-            yield from self._put_back(running)
+        """Of several nodes, Ray waits for ever for one that has gone before its worker was there."""
+        starting = [item for item in self._running if item.worker.group is not None and item.row is None]
+        for running in starting:
+            if self._never_began(running):
+                yield from self._put_back(running)
+            elif gone := self._gone(running):
+                why = f"The engine was starting on several nodes, and {' and '.join(gone)} left the cluster."
+                yield from self._lost(running, "worker_died", why)
 
     def _put_back(self, running: Running) -> Iterator[Event]:
         running.worker.kill()

@@ -53,10 +53,11 @@ def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[S
     server, ready, stop = Server(), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
     writers: list[asyncio.StreamWriter] = []
+    talks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)  # here, as a task that is cancelled before its first step closes nothing
-        loop.create_task(converse(reader, writer))
+        talks.add(loop.create_task(converse(reader, writer)))
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = server.connections

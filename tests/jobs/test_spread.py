@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from jobs.engines.base import Meeting
 from jobs.engines.host.ranks import address_of, greeted
 from jobs.engines.process import MARKER, free_ports
 from jobs.engines.spread import RankEnd
-from jobs.rank import RankOrder, run_rank
+from jobs.rank import RankOrder, prepare_rank, run_rank
 from jobs.session import Event, SessionLog, SessionSite, run_session
 from jobs.spec import Cell, CellOrder, Deployment, Draft, Engine, Load, Model, Sampling, SessionSpec, Workload
 from storage.rows import FAILED, OK, CellResult, SessionRow
@@ -38,6 +38,16 @@ class LocalRanks:
         self.ends: queue.Queue[RankEnd] = queue.Queue()
         self.controls: list[SessionControl] = []
         self.threads: list[threading.Thread] = []
+        self.prepared_s = 0.0  # what a download takes
+
+    def prepare(self) -> None:
+        pass
+
+    def unprepared(self, should_stop: Callable[[], bool]) -> RankEnd | None:
+        deadline = time.monotonic() + self.prepared_s
+        while time.monotonic() < deadline and not should_stop():
+            time.sleep(0.05)
+        return prepare_rank(self.deployment, 1)
 
     def start(self, nonce: str, meeting: Meeting) -> None:
         for rank in range(1, self.deployment.engine.nodes):
@@ -137,6 +147,17 @@ def test_a_rank_that_does_not_start_fails_the_start_with_its_reason() -> None:
     assert (row.status, row.error_kind) == (FAILED, "engine_did_not_start")
     assert "the engine must start on all its nodes: rank 1 on" in row.error
     assert "models/not_there" in row.error
+
+
+def test_no_process_starts_before_every_node_has_the_models() -> None:
+    """So that a download counts for no `start_timeout_s`."""
+    spec, control = spec_over(2), SessionControl()
+    ranks = LocalRanks(spec.deployment)
+    ranks.prepared_s = 600
+    before: list[dict[int, int]] = []
+    threading.Timer(2.0, lambda: (before.append(ranks_alive()), control.stop_now())).start()
+    assert [event for event in session_over(spec, ranks, control) if not isinstance(event, SessionLog)] == []
+    assert (before, ranks.threads) == ([{}], [])
 
 
 def test_who_stops_a_session_that_waits_for_a_rank_stops_them_all() -> None:

@@ -81,6 +81,30 @@ def test_a_disk_that_is_full_ends_the_command_with_one_line_and_with_room_it_goe
     after.assert_nothing_left()
 
 
+BECOMES_READ_ONLY = """
+disk=$1; shift
+"$@" & driver=$!
+until ls "$disk"/run/cells/*.parquet; do sleep 0.2; done &> /dev/null
+mount --bind "$disk"/run/cells "$disk"/run/cells && mount -o remount,bind,ro "$disk"/run/cells
+wait $driver; echo "first ended with $?"
+umount "$disk"/run/cells
+"$@"; echo "second ended with $?"
+"""
+
+
+def test_results_that_become_read_only_end_the_command_with_one_line_and_writable_it_goes_on(
+    cluster: Pretended, tmp_path: Path
+) -> None:
+    run = on(cluster, tmp_path, "repeats=6")
+    done = in_mounts(BECOMES_READ_ONLY, [str(tmp_path), *run.argv], run.environment)
+    assert "first ended with 1\n" in done.stdout, done.stdout + done.stderr
+    assert "Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+    after = Run(tmp_path, ())
+    after.assert_each_once(6)
+    after.assert_nothing_left()
+
+
 READ_ONLY = 'disk=$1; shift; mount -t tmpfs none "$disk" && mount -o remount,ro "$disk" && exec "$@"'
 
 

@@ -203,6 +203,25 @@ def test_a_session_whose_node_or_worker_had_gone_before_it_began_waits_again(
     assert killed == ["the actor"]
 
 
+@pytest.mark.parametrize(
+    ("is_up", "is_try"), [pytest.param(True, True, id="it was starting"), pytest.param(False, False, id="no worker yet")]
+)
+def test_a_node_that_leaves_while_the_engine_starts_on_several_is_not_waited_for(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch, is_up: bool, is_try: bool
+) -> None:
+    scheduler, running = scheduler_of("nothing comes")
+    running.is_up = is_up
+    running.worker.group = "a group"  # type: ignore[assignment]
+    assert list(scheduler._give_up_groups()) == [], "its node is there"
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [])
+    rows = list(scheduler._give_up_groups())
+    assert [(row.error_kind, row.error) for row in rows if isinstance(row, SessionRow)] == [
+        ("worker_died", "The engine was starting on several nodes, and box left the cluster.")
+    ] * is_try
+    assert len(scheduler._waiting) == (not is_try)
+    assert killed == ["the actor"]
+
+
 def test_what_is_put_back_is_the_first_again() -> None:
     waiting = Waiting([SessionSpec(name, "now", CELL.deployment, (), 1.0) for name in "abc"])
     ledger = Ledger([Node("box", "box", cpus=400, gpus=0)])
