@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from math import sqrt
-from statistics import fmean
-from typing import Any
 
 from orchestrator.search.known import Facts, Interval, Seen
 from orchestrator.settings import Search
 from storage.places import Place
-from storage.views import open_runs
-
-Z = 1.96  # 95 %, as the intervals of the views
+from storage.views import open_runs, readable_files
 
 SPEEDUPS = """
 SELECT cell_id, ratio, coalesce(ci_low, ratio), coalesce(ci_high, ratio)
@@ -25,9 +20,15 @@ SELECT cell_id, list(projected_lengths.al ORDER BY k_projected), any_value(al_br
 FROM projected_lengths JOIN (FROM projections WHERE category = 'all') USING (run, cell_id) JOIN cells USING (run, cell_id)
 WHERE cells.valid AND projected_lengths.al IS NOT NULL GROUP BY cell_id
 """
+# Goodput as the span of its repeats, or as wide as the share of requests within limits is uncertain.
 GOODPUTS = """
-SELECT list(cell_id), list(slo_attainment), list(goodput_rps), sum(n_requests), avg((n_requests - n_failed) / duration_s)
-FROM cells WHERE valid AND slo_attainment IS NOT NULL AND goodput_rps IS NOT NULL GROUP BY deployment_id, condition
+SELECT cell_id, goodput.slo_attainment, slo_attainment_low, slo_attainment_high, goodput.goodput_rps,
+       least(goodput_rps_min, goodput.goodput_rps * slo_attainment_low / share),
+       greatest(goodput_rps_max, goodput.goodput_rps * slo_attainment_high / share), answered_rps
+FROM (SELECT *, coalesce(nullif(slo_attainment, 0), 1) AS share FROM goodput) goodput JOIN cells
+  ON (cells.run, cells.deployment_id, cells.condition) = (goodput.run, goodput.deployment_id, goodput.condition)
+ AND cells.slo_ttft_s IS NOT DISTINCT FROM goodput.slo_ttft_s AND cells.slo_tpot_s IS NOT DISTINCT FROM goodput.slo_tpot_s
+WHERE cells.valid AND goodput.goodput_rps IS NOT NULL
 """
 
 
@@ -35,7 +36,7 @@ def facts_of(folder: Place, search: Search, settled: Collection[str]) -> Facts:
     """What the valid cells of a run tell; `settled`: ids of cells from which nothing more is to come."""
     if not settled:
         return Facts()
-    with open_runs([folder]) as runs:
+    with readable_files(), open_runs([folder]) as runs:
         speedups = runs.execute(SPEEDUPS, [search.metric.value]).fetchall()
         lengths = runs.execute(LENGTHS).fetchall()
         goodputs = runs.execute(GOODPUTS).fetchall()
@@ -43,24 +44,8 @@ def facts_of(folder: Place, search: Search, settled: Collection[str]) -> Facts:
     seen = {cell_id: Seen(speedup=Interval(*told)) for cell_id, *told in speedups}
     for cell_id, al, cost in lengths:
         seen[cell_id] = replace(seen.get(cell_id, Seen()), lengths=al, step_cost=cost)
-    return Facts(_with_goodputs(seen, goodputs), frozenset(settled), least)
-
-
-def _with_goodputs(seen: Mapping[str, Seen], rows: Iterable[Sequence[Any]]) -> dict[str, Seen]:
-    """As mean and span of the repeats, or as wide as the share of so many requests is uncertain."""
-    told = dict(seen)
-    for cell_ids, attainments, rates, n_requests, throughput in rows:
-        attainment = _share(fmean(attainments), n_requests)
-        rate, share = fmean(rates), attainment.value or 1.0
-        low, high = min(*rates, rate * attainment.low / share), max(*rates, rate * attainment.high / share)
-        for cell_id in cell_ids:
-            old = told.get(cell_id, Seen())
-            told[cell_id] = replace(old, attainment=attainment, goodput=Interval(rate, low, high), throughput=throughput)
-    return told
-
-
-def _share(share: float, n: float) -> Interval:
-    """A share of n with Wilson's interval."""
-    middle = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+    for cell_id, share, share_low, share_high, rate, low, high, answered in goodputs:
+        old = seen.get(cell_id, Seen())
+        attainment, goodput = Interval(share, share_low, share_high), Interval(rate, low, high)
+        seen[cell_id] = replace(old, attainment=attainment, goodput=goodput, throughput=answered)
+    return Facts(seen, frozenset(settled), least)

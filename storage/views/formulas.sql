@@ -57,6 +57,12 @@ CREATE MACRO meets_limits(is_answered, ttft_ms, slo_ttft_s, tpot_ms, slo_tpot_s)
     CASE WHEN slo_ttft_s IS NOT NULL OR slo_tpot_s IS NOT NULL
          THEN is_answered AND coalesce(ttft_ms <= 1e3 * slo_ttft_s, true) AND coalesce(tpot_ms <= 1e3 * slo_tpot_s, true) END;
 
+-- Wilson's 95 % interval of a share of n [Wilson 1927].
+CREATE MACRO share_interval(share, n) AS {
+    low: greatest(0.0, (share + 1.9208 / n - 1.96 * sqrt(share * (1 - share) / n + 0.9604 / (n * n))) / (1 + 3.8416 / n)),
+    high: least(1.0, (share + 1.9208 / n + 1.96 * sqrt(share * (1 - share) / n + 0.9604 / (n * n))) / (1 + 3.8416 / n))
+};
+
 -- How much a cumulative counter grew; null when the engine has no such counter, or when it started anew in between.
 CREATE MACRO grown(before, after, counter) AS
     CASE WHEN after[counter] >= coalesce(before[counter], 0) THEN after[counter] - coalesce(before[counter], 0) END;

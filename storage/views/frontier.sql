@@ -62,14 +62,16 @@ CREATE VIEW goodput AS
 -- requests meet every limit. `is_best`: the highest goodput of this deployment among the loads at which it holds.
 WITH points AS (
     SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, load_kind, concurrency, rate, temperature, slo_ttft_s, slo_tpot_s,
-           count(*) AS n_repeats, avg(slo_attainment) AS slo_attainment, min(slo_attainment) AS slo_attainment_min,
+           count(*) AS n_repeats, sum(n_requests)::BIGINT AS n_requests, avg(slo_attainment) AS slo_attainment, min(slo_attainment) AS slo_attainment_min,
+           share_interval(avg(slo_attainment), sum(n_requests)) AS attainment_interval, avg((n_requests - n_failed) / duration_s) AS answered_rps,
            avg(goodput_rps) AS goodput_rps, min(goodput_rps) AS goodput_rps_min, max(goodput_rps) AS goodput_rps_max,
            any_value(gpus) AS n_gpus, min(pair_id) AS a_pair_id, deployment_id, condition,
            json_merge_patch(condition, '{"load": null, "workload": {"limit": null}}')::VARCHAR AS unloaded
     FROM cells LEFT JOIN (SELECT run, session_id, nullif(json_array_length(gpus_json), 0) AS gpus FROM sessions) USING (run, session_id)
     WHERE valid AND slo_attainment IS NOT NULL GROUP BY ALL
 )
-SELECT points.* EXCLUDE (unloaded, a_pair_id), points.goodput_rps / points.n_gpus AS goodput_rps_per_gpu,
+SELECT points.* EXCLUDE (unloaded, a_pair_id, attainment_interval), points.attainment_interval.low AS slo_attainment_low, points.attainment_interval.high AS slo_attainment_high,
+       points.goodput_rps / points.n_gpus AS goodput_rps_per_gpu,
        points.slo_attainment >= min_slo_attainment AS holds,
        holds AND row_number() OVER (PARTITION BY points.run, points.deployment_id, points.unloaded, points.slo_ttft_s, points.slo_tpot_s
                                     ORDER BY holds DESC, points.goodput_rps DESC) = 1 AS is_best,

@@ -190,7 +190,7 @@ SELECT run, engine, model, workload, temperature, unnest([
     {nr: 2, item: 'Is it creative, with hot sampling?', answer: CASE WHEN temperature >= hot_temperature THEN 'yes' ELSE 'no' END, speaks_for: temperature < hot_temperature,
      evidence: format('temperature {:g}', temperature)},
     {nr: 3, item: 'Is there room in memory for a draft?', answer: CASE WHEN kv_lost_share IS NULL THEN 'unknown' WHEN kv_lost_share <= high_kv_loss THEN 'yes' ELSE 'no' END,
-     speaks_for: kv_lost_share <= high_kv_loss, evidence: format('a draft takes up to {:.0f} % of the KV cache', 100 * kv_lost_share)},
+     speaks_for: kv_lost_share <= high_kv_loss, evidence: CASE WHEN kv_lost_share = 0 THEN 'the KV cache is as large with a draft as without' ELSE format('a draft takes up to {:.1f} % of the KV cache', 100 * kv_lost_share) END},
     {nr: 4, item: 'Is the concurrency high?', answer: CASE WHEN high >= high_concurrency THEN 'yes' WHEN high IS NULL THEN 'unknown' ELSE 'no' END,
      speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) ELSE true END, evidence: best_of(best_high)},
     {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: gained(best_low.verdict),

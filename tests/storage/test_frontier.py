@@ -98,6 +98,8 @@ def test_goodput_names_the_load_that_still_holds_and_what_the_baseline_gives(tmp
         ("none", 1, 0.0, 0.0, False, False, 0.0),
         ("none", 4, 0.0, 0.0, False, False, 0.0),
     ]
+    sure = "SELECT DISTINCT n_requests, round(slo_attainment_low, 4), round(slo_attainment_high, 4) FROM goodput ORDER BY 2"
+    assert ask(folder, sure) == [(8, 0.0, 0.3244), (8, 0.6756, 1.0)]  # 8 / (8 + 1.96²), and what is left of 1
 
 
 @pytest.mark.parametrize(
