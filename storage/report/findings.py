@@ -31,6 +31,7 @@ SETTING = (
 """What the rows of one table have in common: everything but the draft and the load."""
 
 _ORDER = "run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, load_kind, concurrency, rate"
+_DRAFTS = "method <> 'none', regexp_replace(draft, ' k=.*', ''), k, draft"  # k=12 comes after k=3
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def command_of(folder: Place) -> str:
 
 
 def _drafts(runs: duckdb.DuckDBPyConnection) -> list[Row]:
-    drafts = rows_of(runs, f"FROM drafts ORDER BY {_ORDER}, method <> 'none', draft, k")
+    drafts = rows_of(runs, f"FROM drafts ORDER BY {_ORDER}, {_DRAFTS}")
     gains = rows_of(runs, "FROM draft_speedups WHERE category = 'all'")
     known = {(row["run"], row["deployment_id"], row["condition"], row["metric"]): row for row in gains}
     for draft in drafts:
@@ -112,7 +113,7 @@ def _by_category(runs: duckdb.DuckDBPyConnection) -> list[Row]:
         f"""FROM draft_speedups
             JOIN (SELECT run, deployment_id, condition, category, al, user_tps_p50 FROM draft_categories)
             USING (run, deployment_id, condition, category)
-            WHERE metric = 'user_tps' AND category <> 'all' ORDER BY {_ORDER}, draft, category""",
+            WHERE metric = 'user_tps' AND category <> 'all' ORDER BY {_ORDER}, {_DRAFTS}, category""",
     )
 
 

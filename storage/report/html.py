@@ -41,9 +41,10 @@ def html_page(findings: Findings, changes: Sequence[Change] = ()) -> str:
         answer=(answer := headline(details.verdicts, is_whole=findings.is_whole)),
         measured=_measured(findings),
         changes=_changes(changes),
-        answers=[_answer(row, details.verdicts) for row in details.verdicts],
+        answers=_said_once([_answer(row, details.verdicts) for row in details.verdicts]),
         sentences=[_emphasised(sentence) for sentence in verdicts(findings)],
         facts=list(_facts(answer, findings)),
+        facts_of=_facts_of(answer),
         checklist=_by_question(details.checklist),
         warnings=findings.warnings,
         goodputs=[_emphasised(sentence) for sentence in goodputs(findings)],
@@ -101,6 +102,7 @@ def _answer(verdict: Row, verdicts: Sequence[Row]) -> dict[str, str]:
         "question": question_of(verdict, verdicts),
         "metric": {"user_tps": "For a user's speed", "output_tps": "For the output of all users"}[verdict["metric"]],
         "answer": verdict["answer"],
+        "word": _pill(verdict),
         "where": "; ".join(where),
         "best": best and f"{best} ({spread}; {verdict['best_verdict']})",
         "categories": ", ".join(verdict["categories_that_pay"] or ()),
@@ -108,6 +110,22 @@ def _answer(verdict: Row, verdicts: Sequence[Row]) -> dict[str, str]:
         "why": verdict["why"] or "",
         "what_to_do": verdict["what_to_do"] or "",
     }
+
+
+def _pill(verdict: Row) -> str:
+    """The answer; a "no" within noise is no proof of a loss."""
+    if verdict["answer"] != "no":
+        return str(verdict["answer"])
+    return "costs speed" if verdict["n_costing"] == verdict["n_places"] else "no gain shown"
+
+
+def _said_once(answers: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Advice that repeats that of the answer before, of the same question, is left out."""
+    before = [("", ""), *((row["question"], row["what_to_do"]) for row in answers)]
+    return [
+        {**row, "what_to_do": "" if (row["question"], row["what_to_do"]) == last else row["what_to_do"]}
+        for row, last in zip(answers, before, strict=False)
+    ]
 
 
 def _changes(changes: Sequence[Change]) -> dict[str, Any] | None:
@@ -134,6 +152,12 @@ def _by_question(checklist: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
+def _facts_of(answer: Headline) -> str:
+    """What the figures beside the answer are of."""
+    verdict = answer.best
+    return f"{verdict['best_draft']} at {verdict['best_at']}, the best draft" if verdict and verdict["best_draft"] else ""
+
+
 def _facts(answer: Headline, findings: Findings) -> Iterator[tuple[str, str, str]]:
     """Head, value and note of the figures that stand beside the answer, of the draft that it rests on."""
     verdict = answer.best
@@ -142,11 +166,15 @@ def _facts(answer: Headline, findings: Findings) -> Iterator[tuple[str, str, str
         for metric, head in (
             ("user_tps", "A user's speed"),
             ("output_tps", "Output of all users"),
-            ("ttft", "Time to first token"),
         ):
             if gain := best[metric]:
                 yield head, f"{gain['ratio']:.2f}×", _interval(gain)
-        yield "Acceptance length", number(best["al"]), "tokens a verify step"
+        if best["ttft_ms_p50"] is not None:
+            base = next((row for row in findings.drafts if _is_baseline_of(row, best)), None)
+            without = f"{base['ttft_ms_p50']:.0f} ms without, " if base and base["ttft_ms_p50"] is not None else ""
+            told = _interval(best["ttft"]).rpartition(", ")[2] if best["ttft"] else ""
+            yield "Time to first token", f"{best['ttft_ms_p50']:.0f} ms", f"{without}{told}".strip(", ")
+        yield "Acceptance length", number(best["al"]), "tokens a verify step; 1 = nothing accepted"
         if best["lossless"] is not None:
             own = best["baseline_lossless"]
             note = "" if own is None else f" (baseline against itself {own:.0%})"
@@ -161,6 +189,14 @@ def _is_of(row: Row, verdict: Row) -> bool:
         verdict["run"],
         verdict["best_deployment_id"],
         verdict["best_condition"],
+    )
+
+
+def _is_baseline_of(row: Row, draft: Row) -> bool:
+    return (row["run"], row["deployment_id"], row["condition"]) == (
+        draft["run"],
+        draft["baseline_deployment_id"],
+        draft["condition"],
     )
 
 

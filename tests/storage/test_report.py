@@ -79,6 +79,21 @@ def test_a_loss_and_a_draw_are_said_as_plainly(tmp_path: Path, gap_ms: float, ex
     assert report_of([folder]).splitlines()[2].startswith(expected)
 
 
+def test_a_sure_gain_is_the_answer_beside_a_higher_one_within_noise(tmp_path: Path) -> None:
+    noisy = results("ngram", 12, 17, maths=2.6)
+    folder = record(tmp_path / "run", *results("none", 0, 40), *noisy, *results("ngram", 3, 36))
+
+    text = report_of([folder])
+
+    lines = [line for line in text.splitlines() if line.startswith("| concurrency 1 | ngram")]
+    assert "| ngram k=3 |" in lines[0]
+    assert "| 1.10× [1.10, 1.10] |" in lines[0]
+    assert re.search(r"\| ngram k=12 .*\| 1\.44× \[0\..*\] \(n\.s\.\) \|", lines[1])
+    assert text.splitlines()[2].startswith(
+        "**Speculative decoding pays** (small on transformers, workload mini, concurrency 1): ngram k=3 serves a user 1.10×"
+    )
+
+
 @pytest.mark.parametrize(
     ("recorded", "expected"),
     [

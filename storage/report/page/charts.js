@@ -16,16 +16,27 @@ function plot(label, options) {
   return svg;
 }
 
-/** A logarithmic axis of ratios that holds 1 and every point; an interval far beyond the points is cut. */
-function ratioAxis(rows) {
+/** A logarithmic axis of ratios that holds 1 and every point; an interval far beyond the points is cut. `length` in pixels, of
+ *  which each tick needs `room`. */
+function ratioAxis(rows, length, room) {
   const ratios = rows.map((row) => row.ratio), [least, most] = d3.extent(ratios);
   const low = Math.max(d3.min(rows, (row) => row.low ?? row.ratio), least / 2), high = Math.min(d3.max(rows, (row) => row.high ?? row.ratio), most * 2);
   const domain = [Math.min(0.92, low * 0.95), Math.max(1.09, high * 1.05)];
-  return { type: "log", domain, ticks: RATIO_TICKS.filter((tick) => tick >= domain[0] && tick <= domain[1]), tickFormat: (tick) => `${tick}×`, clamp: true };
+  return { type: "log", domain, ticks: ticksApart(domain, length, room), tickFormat: (tick) => `${tick}×`, clamp: true };
+}
+
+/** Those that have room beside each other, nearest to 1 first. */
+function ticksApart(domain, length, room) {
+  const at = d3.scaleLog(domain, [0, length]), kept = [];
+  for (const tick of d3.sort(RATIO_TICKS, (tick) => Math.abs(Math.log(tick)))) {
+    if (tick >= domain[0] && tick <= domain[1] && kept.every((other) => Math.abs(at(tick) - at(other)) >= room)) kept.push(tick);
+  }
+  return kept.sort(d3.ascending);
 }
 
 const isSure = (row) => row.valid && row.verdict !== "not significant";
 const fillOf = (row) => isSure(row) ? colourOf(row.draft) : "var(--card)";
+const PALE = 0.4;  // true, but of less use; hollow is kept for what is not significant
 const faintIfInvalid = (row) => row.valid ? 1 : 0.45;
 
 // ------------------------------------------------------------------------------------------------ speed-up by load
@@ -53,7 +64,7 @@ function forest(rows, metric, width) {
   const left = Math.min(width * 0.4, 24 + 7.2 * d3.max(names, (name) => name.length));
   return plot(`Speed-up of ${METRICS[metric]} by draft: ${rows.map((row) => `${row.draft} ${times(row.ratio)}`).join(", ")}`, {
     width, height: 60 + 38 * names.length, marginLeft: left, marginRight: 62, marginBottom: 40,
-    x: { ...ratioAxis(rows), label: `${METRICS[metric]}, times the baseline at ${rows[0].load.name}`, labelAnchor: "center", labelArrow: "none", grid: true },
+    x: { ...ratioAxis(rows, width - left - 62, 46), label: `${METRICS[metric]}, times the baseline at ${rows[0].load.name}`, labelAnchor: "center", labelArrow: "none", grid: true },
     y: { domain: names, label: null, tickSize: 0 },
     marks: [
       Plot.ruleX([1], { strokeWidth: 1.5 }),
@@ -81,10 +92,11 @@ function linesByLoad(rows, metric, width) {
       ...crosses(line, { x, y: "ratio", dx }),
     ];
   });
+  const height = Math.max(300, Math.min(440, width * 0.5));
   return plot(`Speed-up of ${METRICS[metric]} against ${kind}, ${names.length} drafts, from ${times(d3.min(rows, (row) => row.ratio))} to ${times(d3.max(rows, (row) => row.ratio))}`, {
-    width, height: Math.max(300, Math.min(440, width * 0.5)), marginLeft: 52, marginRight: 24, marginBottom: 44,
+    width, height, marginLeft: 52, marginRight: 24, marginBottom: 44,
     x: { type: isWide ? "log" : "linear", domain: padded(values, isWide), axis: null },
-    y: { ...ratioAxis(rows), label: `${METRICS[metric]}, times the baseline`, labelArrow: "none", grid: true },
+    y: { ...ratioAxis(rows, height - 68, 22), label: `${METRICS[metric]}, times the baseline`, labelArrow: "none", grid: true },
     marks: [
       Plot.axisX(values, { text: (value) => number(value), label: kind, labelAnchor: "center", labelArrow: "none" }),  // a log axis would leave out some
       Plot.ruleY([1], { strokeWidth: 1.5 }),
@@ -151,11 +163,11 @@ function drawFrontier(width) {
     marks: [
       Plot.line(edge, { x: "user_tps", y: "tps_per_device", stroke: "currentColor", strokeOpacity: 0.3, strokeWidth: 7, strokeLinejoin: "round", strokeLinecap: "round" }),
       ...names.map((name) => Plot.line(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x: "user_tps", y: "tps_per_device", stroke: colourOf(name), strokeOpacity: 0.7 })),
-      Plot.dot(rows, { x: "user_tps", y: "tps_per_device", r: 5.5, symbol: (row) => symbolOf(row.draft), fill: (row) => row.on_frontier ? colourOf(row.draft) : "var(--card)", stroke: (row) => colourOf(row.draft), strokeWidth: 2 }),
+      Plot.dot(rows, { x: "user_tps", y: "tps_per_device", r: 5.5, symbol: (row) => symbolOf(row.draft), fill: (row) => colourOf(row.draft), stroke: (row) => colourOf(row.draft), strokeWidth: 2, opacity: (row) => row.on_frontier ? 1 : PALE }),
       hasLoads && rows.length <= 60 ? Plot.text(rows, { x: "user_tps", y: "tps_per_device", text: (row) => number(row.load.x), dy: -12, fontSize: 11, fill: "var(--soft)" }) : null,
       Plot.tip(rows, Plot.pointer({ x: "user_tps", y: "tps_per_device", title: (row) => `${row.draft}, ${row.load.name}\n${number(row.user_tps)} tokens/s for a user (${number(row.user_tps_min)} to ${number(row.user_tps_max)})\n${number(row.tps_per_device)} tokens/s of ${device}\n${row.n_repeats} repeats${row.on_frontier ? ", on the frontier" : ""}` })),
     ],
-    symbol: { type: "identity" }, color: { type: "identity" },
+    symbol: { type: "identity" }, color: { type: "identity" }, opacity: { type: "identity" },
   });
 }
 
@@ -182,10 +194,10 @@ function drawGoodput(width) {
       Plot.ruleY([0]),
       ...distinct(rows.map((row) => row.draft)).map((name) => Plot.lineY(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x, y: "goodput_rps", stroke: colourOf(name), strokeWidth: 2 })),
       Plot.ruleX(rows, { x, y1: "goodput_rps_min", y2: "goodput_rps_max", stroke: (row) => colourOf(row.draft), strokeOpacity: 0.6 }),
-      Plot.dot(rows, { x, y: "goodput_rps", r: 5, symbol: (row) => symbolOf(row.draft), stroke: (row) => colourOf(row.draft), fill: (row) => row.holds ? colourOf(row.draft) : "var(--card)", strokeWidth: 2 }),
+      Plot.dot(rows, { x, y: "goodput_rps", r: 5, symbol: (row) => symbolOf(row.draft), stroke: (row) => colourOf(row.draft), fill: (row) => colourOf(row.draft), strokeWidth: 2, opacity: (row) => row.holds ? 1 : PALE }),
       Plot.tip(rows, Plot.pointer({ x, y: "goodput_rps", title: told })),
     ],
-    symbol: { type: "identity" }, color: { type: "identity" },
+    symbol: { type: "identity" }, color: { type: "identity" }, opacity: { type: "identity" },
   });
 }
 

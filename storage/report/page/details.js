@@ -9,8 +9,8 @@ function chooseLoad(id, state, rows) {
 }
 
 // ------------------------------------------------------------------------------------------------ categories
-const category = { value: "al", load: null };
-const CATEGORY_VALUES = { al: "acceptance length", ratio: "a user's speed, times the baseline" };
+const CATEGORY_VALUES = { ratio: "a user's speed, times the baseline", al: "acceptance length" };
+const category = { value: byCategory.some((row) => row.ratio) ? "ratio" : "al", load: null };
 
 function drawCategories(width) {
   controls("category", select("show", Object.entries(CATEGORY_VALUES), category.value, (value) => { category.value = value; drawAll(); }),
@@ -20,9 +20,10 @@ function drawCategories(width) {
   if (!rows.length) return null;
   const order = d3.groupSort(rows, (same) => -d3.max(same, (row) => row[category.value]), (row) => row.category);
   const told = (row) => `${row.category}, ${row.draft}\nAL ${number(row.al)}\n${row.ratio ? gainInWords(row) : ""}`;
+  const left = Math.min(width * 0.42, 20 + 7.2 * d3.max(order, (name) => name.length));
   return plot(`${CATEGORY_VALUES[category.value]} by category, ${order.length} categories; highest in ${order[0]}`, {
-    width, height: 64 + 30 * order.length, marginLeft: Math.min(width * 0.42, 20 + 7.2 * d3.max(order, (name) => name.length)), marginRight: 16, marginBottom: 40,
-    x: isRatio ? { ...ratioAxis(rows.map((row) => ({ ratio: row.ratio }))), label: CATEGORY_VALUES.ratio, labelAnchor: "center", labelArrow: "none", grid: true }
+    width, height: 64 + 30 * order.length, marginLeft: left, marginRight: 16, marginBottom: 40,
+    x: isRatio ? { ...ratioAxis(rows.map((row) => ({ ratio: row.ratio })), width - left - 16, 46), label: CATEGORY_VALUES.ratio, labelAnchor: "center", labelArrow: "none", grid: true }
       : { domain: [1, Math.max(2, d3.max(rows, (row) => row.al))], nice: true, ticks: Math.max(3, Math.min(8, width / 70)), label: "tokens a verify step (1 = nothing accepted)", labelAnchor: "center", labelArrow: "none", grid: true },
     y: { type: "point", domain: order, label: null, tickSize: 0, padding: 0.6 },
     marks: [
