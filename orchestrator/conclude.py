@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from jobs.spec import Cell
+from orchestrator.labels import cell_labels
 from storage.places import Place
 from storage.report import find, render_summary, write_report
 from storage.rows import OK
@@ -48,9 +49,10 @@ def _problems(folder: Place, cells: Sequence[Cell]) -> Iterator[Problem]:
     with open_runs([folder]) as runs:
         rows = runs.execute("SELECT cell_id, valid, status, reasons, error FROM cells").fetchall()
     found = {cell_id: None if valid else _problem(*rest) for cell_id, valid, *rest in rows}
+    labels = cell_labels(cells)
     for cell in cells:
         if problem := found.get(cell.id, Problem("not measured yet", is_measured=False)):
-            yield problem._replace(text=f"{cell.label}: {problem.text}")
+            yield problem._replace(text=f"{labels[cell.id]}: {problem.text}")
 
 
 def _next(folder: Place, problems: Sequence[Problem], command: Sequence[str]) -> str:

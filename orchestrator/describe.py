@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jobs.spec import Cell, Deployment, SessionSpec
+from jobs.spec import Cell, SessionSpec
 from orchestrator.expected import Expectation
+from orchestrator.labels import deployment_labels
 from orchestrator.pace import told_forecast
 from orchestrator.pack import Packed
 from orchestrator.progress import words_of
@@ -67,16 +68,10 @@ def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:
 
 
 def _sessions(plan: Sequence[SessionSpec]) -> Iterator[str]:
+    labels = deployment_labels(session.deployment for session in plan)
     for number, session in enumerate(plan, 1):
         nodes = session.deployment.engine.nodes
         over = f", on each of {nodes} nodes" if nodes > 1 else ""
         gpus = f", {counted(session.deployment.gpus_a_node, 'GPU')}" if session.deployment.gpus else ""
         size = f"{counted(len(session.orders), 'cell')}, about {words_of(session.expected_s)}{over}{gpus}"
-        yield f"{number:4}  {_told(session.deployment)}: {size}"
-
-
-def _told(deployment: Deployment) -> str:
-    draft, engine = deployment.draft, deployment.engine
-    k = f" k={draft.k}" if draft.k else ""
-    tp = f" tp={engine.tp}" if engine.tp > 1 else ""
-    return f"{deployment.model.name or deployment.model.path} {engine.name}{tp} {draft.name or draft.method}{k}"
+        yield f"{number:4}  {labels[session.deployment.id]}: {size}"

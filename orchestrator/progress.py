@@ -19,6 +19,7 @@ from rich.text import Text
 from jobs.control import SessionProgress
 from jobs.session import Event
 from jobs.spec import Cell, SessionSpec
+from orchestrator.labels import cell_labels
 from storage.rows import OK, CellResult, SessionRow
 
 REFRESHES_PER_S = 2
@@ -30,7 +31,7 @@ class View:
 
     def __init__(self, cells: Sequence[Cell], expected_s: Mapping[str, float], console: Console) -> None:
         """`expected_s`: of each cell that is still to be measured, by id."""
-        self._labels = {cell.id: cell.label for cell in cells}
+        self._labels = cell_labels(cells)
         self._left = dict(expected_s)
         self._failed: set[str] = set()
         self._sessions: dict[str, tuple[SessionSpec, SessionProgress]] = {}
@@ -45,7 +46,7 @@ class View:
 
     def add(self, cells: Sequence[Cell], expected_s: Mapping[str, float]) -> None:
         """More to measure than was known at the start: a search goes on."""
-        self._labels |= {cell.id: cell.label for cell in cells}
+        self._labels |= cell_labels(cells)
         self._left |= expected_s
 
     def watch(self, spec: SessionSpec, progress: SessionProgress | None) -> None:
