@@ -162,7 +162,7 @@ class _Session:
             self.site.ranks.start(site.nonce, site.meeting)
             self.process = Spread(first, self.site.ranks)
             self.control.own(self.process.stop)
-        return Endpoint("127.0.0.1", site.port, site.nonce), how.health_path
+        return site.endpoint, how.health_path
 
     def meeting(self) -> Meeting | None:
         """Where the ranks of an engine over several nodes find this one."""

@@ -130,7 +130,7 @@ class EngineContract:
             running.engine.facts(replace(running.deployment, draft=draft), running.endpoint)
 
     def test_a_request_to_another_name_is_refused(self, running: Running) -> None:
-        stranger = replace(running.endpoint, model="somebody-else")
+        stranger = replace(running.endpoint, model="somebody-else", headers={})
         with exchange(running.engine.dialect.request(self.ask(), stranger), running.endpoint) as response:
             assert response.status == self.stranger_status
 
@@ -264,7 +264,7 @@ def start(
 ) -> Running:
     """Start an engine and wait until it is ready; on failure nothing is left."""
     site = Site(free_port(), f"contract-{secrets.token_hex(4)}", model_dir, draft_dir, folder / "scratch")
-    endpoint = Endpoint("127.0.0.1", site.port, site.nonce)
+    endpoint = site.endpoint
     launch = engine.launch(deployment, site)
     log = folder / "engine.log"
     process = EngineProcess.start(launch, log, site.nonce, site.scratch)

@@ -35,12 +35,17 @@ class Site:
     """Where an engine is started: what the node decides, not the deployment."""
 
     port: int
-    nonce: str  # the served model's name: proves that it is our engine that answers
+    nonce: str  # the served model's name, which proves that it is our engine that answers; and the key to it
     model_dir: Path  # the target as a local folder
     draft_dir: Path | None  # the draft model as a local folder, where the method has one
     scratch: Path  # a folder that goes with the session
     gpus: tuple[str, ...] = ()  # the devices that are ours
     meeting: Meeting | None = None  # None = the engine is on one node
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the engine answers us. Engines that can ask for a key are started to ask for this one."""
+        return Endpoint("127.0.0.1", self.port, self.nonce, {"Authorization": f"Bearer {self.nonce}"})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import orjson
 
 from jobs.engines.base import Answer, Ask, Endpoint
 from jobs.engines.dialect_events import DONE, NO_REASON, NOTHING_AFTER, count_of, counts_of, error_in, object_of, section
-from jobs.engines.dialects import keyed, post
+from jobs.engines.dialects import post
 
 FINISH = {"limit": "length", "eos": "stop", "word": "stop"}
 
@@ -39,7 +39,7 @@ class LlamaDialect:
             **({"json_schema": orjson.Fragment(ask.json_schema)} if ask.json_schema else {}),
             **({"n_probs": 1} if ask.wants_logprobs else {}),
         }
-        return post(keyed(endpoint), "/completion", orjson.dumps(body))
+        return post(endpoint, "/completion", orjson.dumps(body))
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()

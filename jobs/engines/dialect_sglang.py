@@ -24,7 +24,7 @@ from jobs.engines.dialect_events import (
     object_of,
     section,
 )
-from jobs.engines.dialects import keyed, post
+from jobs.engines.dialects import post
 
 
 class SGLangDialect:
@@ -46,7 +46,7 @@ class SGLangDialect:
             "stream": True,
             **({"return_logprob": True} if ask.wants_logprobs else {}),
         }
-        return post(keyed(endpoint), "/generate", orjson.dumps(body))
+        return post(endpoint, "/generate", orjson.dumps(body))
 
     def answer(self, events: Sequence[bytes]) -> Answer:
         told = Told()

@@ -6,7 +6,7 @@ Does not own sockets or clocks: `jobs/load` sends the bytes, stamps the events, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -118,11 +118,6 @@ def _is_step(told: dict[str, Any]) -> bool:
 
 def _short(event: bytes) -> str:
     return repr(event if len(event) <= 80 else event[:77] + b"...")
-
-
-def keyed(endpoint: Endpoint) -> Endpoint:
-    """With the session's nonce as the key, unless it has one: for servers whose requests do not name the model."""
-    return replace(endpoint, headers={"Authorization": f"Bearer {endpoint.model}", **endpoint.headers})
 
 
 def post(endpoint: Endpoint, path: str, body: bytes) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any
 from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts, Launch, Offer, Site
 from jobs.engines.dialect_llama import LlamaDialect
-from jobs.engines.dialects import keyed
 from jobs.engines.launching import drafter_of
 from jobs.engines.llama_cpp_command import DRAFT_OURS, OURS, TYPES, launch_of
 from jobs.engines.options import known_of, option_rules
@@ -83,7 +82,7 @@ class LlamaCppEngine:
         settings = probed(deployment, endpoint)
         samples = samples_at(endpoint)
         speculation = speculation_of(settings, samples, deployment)
-        model = (control.get_json(keyed(endpoint), "/v1/models").get("data") or [{}])[0]
+        model = (control.get_json(endpoint, "/v1/models").get("data") or [{}])[0]
         slot_tokens = (props.get("default_generation_settings") or {}).get("n_ctx")
         return EngineFacts(
             version=version,
@@ -95,7 +94,7 @@ class LlamaCppEngine:
 
     def props(self, endpoint: Endpoint) -> dict[str, Any]:
         """What it tells of itself, if it is ours."""
-        props = control.get_json(keyed(endpoint), "/props")
+        props = control.get_json(endpoint, "/props")
         check_name({"model": props.get("model_alias")}, endpoint)
         return props
 
@@ -111,7 +110,7 @@ class LlamaCppEngine:
     def reset(self, endpoint: Endpoint) -> bool | None:
         try:
             for slot in range(self.props(endpoint)["total_slots"]):
-                control.post_json(keyed(endpoint), f"/slots/{slot}?action=erase")
+                control.post_json(endpoint, f"/slots/{slot}?action=erase")
         except (EngineDied, EngineHung, WrongEngine):
             raise
         except EngineFailed:
@@ -120,7 +119,7 @@ class LlamaCppEngine:
 
 
 def samples_at(endpoint: Endpoint) -> list[Sample]:
-    return samples_in(control.call(keyed(endpoint), "GET", "/metrics").text)
+    return samples_in(control.call(endpoint, "GET", "/metrics").text)
 
 
 def positions(samples: list[Sample]) -> list[Sample]:
@@ -133,7 +132,7 @@ def probed(deployment: Deployment, endpoint: Endpoint) -> dict[str, Any]:
     n_prompt = min(PROBE_PROMPT, deployment.engine.max_length // 2 or PROBE_PROMPT)
     n_answer = deployment.draft.k + 2  # the token of the prefill, and one drafted step with the target's own
     body = {"prompt": [PROBE_ID] * n_prompt, "n_predict": n_answer, "temperature": 0, "ignore_eos": True}
-    settings: dict[str, Any] = control.post_json(keyed(endpoint), "/completion", body=body).get("generation_settings") or {}
+    settings: dict[str, Any] = control.post_json(endpoint, "/completion", body=body).get("generation_settings") or {}
     return settings
 
 

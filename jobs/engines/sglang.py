@@ -13,7 +13,6 @@ from typing import Any
 from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts, Launch, Offer, Site
 from jobs.engines.dialect_sglang import SGLangDialect
-from jobs.engines.dialects import keyed
 from jobs.engines.launching import drafter_of
 from jobs.engines.options import known_of, option_rules
 from jobs.engines.own_host import check_name, check_speculation
@@ -82,7 +81,7 @@ class SGLangEngine:
         return launch_of(deployment, site)
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
-        told = control.get_json(keyed(endpoint), "/server_info")
+        told = control.get_json(endpoint, "/server_info")
         check_name({"model": told.get("served_model_name")}, endpoint)
         check_version(str(told.get("version")), deployment.engine.version)
         speculation = speculation_of(told, deployment)
@@ -99,17 +98,17 @@ class SGLangEngine:
         )
 
     def check_identity(self, endpoint: Endpoint) -> None:
-        check_name({"model": control.get_json(keyed(endpoint), "/model_info").get("served_model_name")}, endpoint)
+        check_name({"model": control.get_json(endpoint, "/model_info").get("served_model_name")}, endpoint)
 
     def counters(self, endpoint: Endpoint) -> dict[str, float]:
         """It counts verify steps and tokens, not what was accepted; requests count when they end."""
-        samples = samples_in(control.call(keyed(endpoint), "GET", "/metrics").text)
+        samples = samples_in(control.call(endpoint, "GET", "/metrics").text)
         return {name: total(samples, metric) or 0.0 for name, metric in COUNTERS.items()}
 
     def reset(self, endpoint: Endpoint) -> bool | None:
         """Also empties what its n-gram drafts remember."""
         try:
-            control.call(keyed(endpoint), "POST", f"/flush_cache?timeout={FLUSH_S}")
+            control.call(endpoint, "POST", f"/flush_cache?timeout={FLUSH_S}")
         except (EngineDied, EngineHung):
             raise
         except EngineFailed:  # something still runs

@@ -178,6 +178,7 @@ def environment_of(deployment: Deployment, site: Site) -> dict[str, str]:
         "PYTHONPATH": str(WORKER),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_API_KEY": site.nonce,
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",

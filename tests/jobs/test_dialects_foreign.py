@@ -275,12 +275,6 @@ def test_log_probabilities_are_asked_for_only_when_they_are_wanted(dialect: Dial
     assert field not in body_of(dialect, ASK)
 
 
-@pytest.mark.parametrize("dialect", [pytest.param(SGLangDialect(), id="sglang"), pytest.param(LlamaDialect(), id="llama")])
-def test_where_requests_name_no_model_the_nonce_is_the_key(dialect: Dialect) -> None:
-    assert b"Authorization: Bearer nonce\r\n" in dialect.request(ASK, replace(ENDPOINT, headers={}))
-    assert b"Bearer nonce" not in dialect.request(ASK, ENDPOINT), "a key of the endpoint's own stays"
-
-
 def body_of(dialect: Dialect, ask: Ask) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(dialect.request(ask, ENDPOINT).partition(b"\r\n\r\n")[2])
     return body

@@ -369,6 +369,7 @@ def test_the_environment_on_gpus_has_exactly_the_assigned_ones() -> None:
         "OMP_NUM_THREADS": "4",
         "PYTHONPATH": str(WORKER),
         "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_API_KEY": "nonce-1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
