@@ -18,6 +18,7 @@ GUESSED_START_S = 20.0
 WORKER_S = 4.0  # beside the engine's own start, which is recorded: Ray's worker, its imports, the tokenizer
 GUESSED_TOKENS_PER_S = 50.0  # of one stream alone
 GUESSED_PREFILL_TOKENS_PER_S = 5_000.0  # of all streams together
+GUESSED_CPU_SPEED = 0.3  # of an engine on a CPU, as the embedded model is
 GUESSED_CROWD = 64  # streams at which each is half as fast as alone
 CHARACTERS_PER_TOKEN = 4.0
 
@@ -68,22 +69,26 @@ class Expectation:
     @property
     def source(self) -> str:
         """Where the numbers come from, in words."""
-        guess = f"a guess of {GUESSED_TOKENS_PER_S:g} tokens/s a stream"
+        on_cpu = GUESSED_CPU_SPEED * GUESSED_TOKENS_PER_S
+        guess = f"a guess of {GUESSED_TOKENS_PER_S:g} tokens/s a stream, {on_cpu:g} on a CPU"
         return f"{self.n_recorded} recorded cells, and {guess} where there is none" if self.n_recorded else guess
 
 
 def guess_s(cell: Cell, size: Size) -> float:
-    """A rule of thumb: prefill of all prompts, then rounds of decoding, in which a stream slows down as others join.
+    """A rule of thumb: prefill of all prompts, then rounds of decoding, in which a stream slows down as others join; sampled
+    answers are asked for once more.
 
     Open loop: at least as long as the arrivals take.
     """
-    load, batch = cell.load, cell.deployment.engine.batch
+    load, engine = cell.load, cell.deployment.engine
+    batch, speed = engine.batch, GUESSED_CPU_SPEED if engine.device == "cpu" and engine.name != "simulated" else 1.0
     asked = load.concurrency if load.kind == "closed" else batch
     streams = max(1, min(asked, batch, size.n_conversations))
     tokens_per_s = GUESSED_TOKENS_PER_S * streams / (1 + (streams - 1) / GUESSED_CROWD)
     warmup = max(load.warmup, load.concurrency) if load.warmup else 0
-    decoded = (size.n_turns + warmup) * cell.workload.output_limit
-    busy_s = decoded / tokens_per_s + size.prompt_tokens / GUESSED_PREFILL_TOKENS_PER_S
+    scored = min(cell.sampling.scored, size.n_conversations) if cell.sampling.temperature else 0
+    decoded = (size.n_turns + warmup + scored) * cell.workload.output_limit
+    busy_s = (decoded / tokens_per_s + size.prompt_tokens / GUESSED_PREFILL_TOKENS_PER_S) / speed
     rate = load.rates[-1] if load.rates else load.rate
     return max(busy_s, size.n_conversations / rate) if rate else busy_s
 

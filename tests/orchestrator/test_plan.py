@@ -10,7 +10,7 @@ from grids import cell
 from jobs.spec import Cell, Load, SessionSpec, Workload
 from jobs.workloads.base import Prompt
 from orchestrator.describe import describe
-from orchestrator.expected import GUESSED_START_S, GUESSED_TOKENS_PER_S, WORKER_S, Size, expect, guess_s
+from orchestrator.expected import GUESSED_CPU_SPEED, GUESSED_START_S, GUESSED_TOKENS_PER_S, WORKER_S, Size, expect, guess_s
 from orchestrator.plan import given_up, make_plan
 from orchestrator.settings import Limits
 from storage.rows import FAILED, NOT_MEASURED, OK, Attempt, History, Start
@@ -145,6 +145,17 @@ def test_a_guess_counts_prompts_answers_and_streams(
 ) -> None:
     guessed = replace(cell(batch=batch), load=Load(concurrency=concurrency, **load))
     assert guess_s(guessed, size) == pytest.approx(seconds)
+
+
+def test_a_guess_knows_a_cpu_and_that_sampled_answers_are_asked_for_once_more() -> None:
+    alone = replace(cell(), load=Load(warmup=0))
+    ten = Size(10, 10, 0)
+    hot = replace(alone, sampling=replace(alone.sampling, temperature=0.8, scored=4))
+    on_cpu = replace(
+        alone, deployment=replace(alone.deployment, engine=replace(alone.deployment.engine, name="vllm", device="cpu"))
+    )
+    assert guess_s(hot, ten) == pytest.approx(1.4 * guess_s(alone, ten))
+    assert guess_s(on_cpu, ten) == pytest.approx(guess_s(alone, ten) / GUESSED_CPU_SPEED)
 
 
 def test_guesses_are_scaled_by_what_was_recorded() -> None:
