@@ -44,15 +44,28 @@ def _table(drafts: Sequence[Row]) -> Table:
     loads = list(dict.fromkeys(row["load"] for row in drafts))
     title = ", ".join([setting_name(drafts[0]), *(loads if len(loads) == 1 else [])])
     table = Table(
-        title=title, title_justify="left", title_style="bold", caption=CAPTION, caption_justify="left", box=SIMPLE_HEAD
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=CAPTION,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    for name in (*(["load"] if len(loads) > 1 else []), "draft"):
-        table.add_column(name, no_wrap=True)
+    if len(loads) > 1:
+        table.add_column("load", no_wrap=True)
+    table.add_column("draft", overflow="fold")  # this one may wrap in a narrow terminal, and ...
     for name in ("AL", "user TPS", "user TPS ×", "output ×", "TTFT ms", "lossless"):
-        table.add_column(name, justify="right", no_wrap=name != "user TPS ×")  # the one that may wrap in a narrow terminal
+        table.add_column(name, justify="right", no_wrap=name != "user TPS ×")  # ... this one: numbers are shown whole
     for row in drafts:
-        table.add_row(*([row["load"]] if len(loads) > 1 else []), *_cells(row))
+        table.add_row(*([_short(row["load"])] if len(loads) > 1 else []), *_cells(row))
     return table
+
+
+def _short(load: str) -> str:
+    """As the labels of cells have it: c=8."""
+    return load.replace("concurrency ", "c=")
 
 
 def _cells(row: Row) -> Sequence[RenderableType]:
