@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 class SessionProgress:
     """Where a session is: for the live view only, never recorded."""
 
-    phase: str = "starting"  # "placed" | "starting" | "warming" | "measuring" | "scoring" | "stopping"
+    phase: str = "starting"  # "placed" | "fetching" | "starting" | "warming" | "measuring" | "scoring" | "stopping"
     cell_id: str = ""
     label: str = ""
     done: int = 0  # conversations of the running cell

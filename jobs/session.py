@@ -122,11 +122,12 @@ class _Session:
     def start(self) -> tuple[Running, EngineFacts]:
         """A ready engine that is proven to be ours and to speculate as asked; raises `SpecSweepError`."""
         deployment = in_its_environment(self.spec.deployment)
-        self.control.show(SessionProgress("starting"))
+        self.control.show(SessionProgress("fetching"))
         engine = engine_named(deployment.engine.name)
         engine.check(deployment)
         nonce = f"specsweep-{self.spec.session_id}-{secrets.token_hex(8)}"
         models = self.models(deployment)
+        self.control.show(SessionProgress("starting"))
         tokenizer = ChatTokenizer(models.target)
         site = site_for(models, nonce, self.scratch, self.site.gpus, self.meeting())
         endpoint, health_path = self.launch(engine.launch(deployment, site), site)

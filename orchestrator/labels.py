@@ -44,9 +44,14 @@ def _told_apart(known: Mapping[str, T], label: Callable[[T], str]) -> dict[str, 
         keys = dict.fromkeys(key for values in told.values() for key in values)
         differing = [key for key in keys if len({repr(values.get(key)) for values in told.values()}) > 1]
         for id_ in ids:
-            shown = [f"{key}={str(told[id_].get(key))[:MOST_CHARACTERS]}" for key in differing]
+            shown = [f"{key}={_short(str(told[id_].get(key)))}" for key in differing]
             labels[id_] = " ".join([name, *shown])
     return labels
+
+
+def _short(value: str) -> str:
+    """Its end, where it is long: paths differ there."""
+    return value if len(value) <= MOST_CHARACTERS else f"…{value[1 - MOST_CHARACTERS :]}"
 
 
 def _fields(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -86,7 +86,7 @@ def pretended(seed: int) -> Grid:
     pretence = machine.Machine.of(seed)
     with tempfile.TemporaryDirectory() as folder:
         cells = machine.record(pretence, Path(folder) / "run")
-        facts = facts_of(place_of(folder) / "run", Search(), {cell.id for cell in cells})
+        facts = facts_of(place_of(folder) / "run", Search(), {cell.id for cell in cells}, cells)
     return Grid(cells, facts, truths_of(pretence))
 
 
@@ -111,7 +111,7 @@ def recorded_run(folder: Path) -> Grid:
             cell_of(json.loads(told))
             for (told,) in runs.execute("SELECT cell_json FROM cells ORDER BY started_at").fetchall()
         ]
-    facts = facts_of(place_of(folder), Search(), {cell.id for cell in cells})
+    facts = facts_of(place_of(folder), Search(), {cell.id for cell in cells}, cells)
 
     def speedup(spot: Spot) -> float:
         told = facts.seen[spot.id].speedup if spot.id in facts.seen else None

@@ -242,7 +242,7 @@ class Scheduler:
         self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
         row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seats[0].node.name)
         yield replace(row, status=FAILED, error_kind=kind, error=why)
-        if running.row is not None and running.n_results < len(running.spec.orders):
+        if running.row is not None and running.row.ended_s is None and running.n_results < len(running.spec.orders):
             order = running.spec.orders[running.n_results]
             cell = new_cell_row(running.spec, order, running.n_results)
             failed = replace(cell, status=FAILED, error_kind=kind, error=why)
@@ -256,6 +256,7 @@ class Scheduler:
         if self._scratch is not None and self._log(running.spec).exists():
             with self._log(running.spec).open("rb") as log:
                 yield SessionLog(running.spec.session_id, end_of(log))
+            self._log(running.spec).unlink(missing_ok=True)
 
     def _ask_progress(self) -> None:
         for running in self._running:

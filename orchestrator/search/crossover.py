@@ -134,7 +134,8 @@ def _found(question: Question, arm: Arm, known: Known) -> Found:
             near = [x for x in (max((x for x in measured if x < load), default=None),
                                 min((x for x in measured if x > load), default=None)) if x is not None]  # fmt: skip
             skips[spot.id] = _skip(arm, told, near)
-    return Found([_answer(question, arm, told, sides)], skips)
+    n_asked = sum(known.is_asked(arm.spots[load]) for load in question.loads_of(arm))
+    return Found([_answer(question, arm, told, sides, n_asked)], skips)
 
 
 def _skip(arm: Arm, told: Mapping[int, Interval], near: list[int]) -> Skip:
@@ -146,13 +147,16 @@ def _skip(arm: Arm, told: Mapping[int, Interval], near: list[int]) -> Skip:
     return Skip(f"{arm.label} is {words}: the crossing is elsewhere", "faster" if kinds == {True} else "slower")
 
 
-def _answer(question: Question, arm: Arm, told: Mapping[int, Interval], sides: list[tuple[int, int]]) -> Answer:
+def _answer(
+    question: Question, arm: Arm, told: Mapping[int, Interval], sides: list[tuple[int, int]], n_asked: int
+) -> Answer:
     if not told:
         return Answer(question, f"{arm.label}: unknown, no valid pair of cells", arm)
     if not sides:
         pays = told[min(told)].value > 1
         edge = max(told) if pays else min(told)
-        word = "pays at every load" if pays else "pays at no load"
+        valid = "" if len(told) == n_asked else f" that is valid, {min(told)} to {max(told)}"
+        word = f"pays at every load{valid}" if pays else f"pays at no load{valid}"
         near = ", within noise" if told[edge].holds(1.0) else ""
         to, since = (edge, None) if pays else (None, edge)
         return Answer(question, f"{arm.label} {word}{near}: {told[edge]} at {edge}", arm, None, to, since, told[edge])

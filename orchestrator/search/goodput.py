@@ -127,7 +127,11 @@ class Climb:
 
     def _answer(self, best: tuple[Arm, int, Reached] | None) -> Answer:
         if best is None:
-            return Answer(self.question, "no load that was measured keeps the limits on latency")
+            is_known = any(self.reached(arm) for arm in self.question.every_arm)
+            return Answer(
+                self.question,
+                "no load that was measured keeps the limits on latency" if is_known else "unknown: no cell is valid",
+            )
         arm, load, reached = best
         share = f"{reached.attainment.value:.0%} of them keep the limits"
         text = f"{arm.label} at {load} gives the most: {reached.goodput} requests/s, {share}"
@@ -140,7 +144,9 @@ class Climb:
             for load, spot in arm.spots.items():
                 if not self.known.is_asked(spot):
                     hoped = self.hoped(arm, load, told)
-                    if hoped is None:
+                    if not told:
+                        skips[spot.id] = Skip(f"{arm.label} has no valid point")
+                    elif hoped is None:
                         skips[spot.id] = Skip(f"{arm.label} keeps the limits at no load that is as high")
                     elif best:
                         skips[spot.id] = Skip(

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 
 from jobs.spec import Cell
-from orchestrator.search.facts import facts_of
+from orchestrator.search.facts import facts_of, limits_of
 from orchestrator.search.path import Choice, Decision, choose
 from orchestrator.settings import Goal, Search
 from storage.places import Place
@@ -29,7 +29,7 @@ class Searching:
     def look(self, folder: Place, settled: Collection[str]) -> Choice:
         """Where the search is, by what is recorded; `settled`: ids of cells from which nothing more is to come."""
         if self.is_on:
-            self.choice = choose(self.cells, facts_of(folder, self.search, settled), self.search)
+            self.choice = choose(self.cells, facts_of(folder, self.search, settled, self.cells), self.search)
         return self.choice
 
     def rows(self) -> list[DecisionRow]:
@@ -94,5 +94,6 @@ class Searching:
 
 def _id(cells: Sequence[Cell], search: Search) -> str:
     asked = (search.goal.value, search.metric.value, search.coarse, search.tolerance)
-    text = "/".join([*map(str, asked), *(cell.id for cell in cells)])
+    limits = sorted({limits_of(cell) for cell in cells})  # no part of a cell's id
+    text = "/".join([*map(str, [*asked, limits]), *(cell.id for cell in cells)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

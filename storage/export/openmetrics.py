@@ -25,6 +25,7 @@ class Exposed:
     name: str
     help: str
     factor: float = 1.0
+    of: str = ""  # the comparison that it belongs to: an invalid one is no sample
 
 
 GAUGES = (
@@ -35,10 +36,10 @@ GAUGES = (
     Exposed("ttft_ms_p50", "ttft_seconds", "Time to the first token: median over requests.", 1e-3),
     Exposed("tpot_ms_p50", "tpot_seconds", "Time per later token: median over requests.", 1e-3),
     Exposed("e2e_ms_p50", "e2e_seconds", "Time to the last token: median over requests.", 1e-3),
-    Exposed("user_tps_ratio", "user_tps_speedup_ratio", "User TPS over that of the paired baseline."),
-    Exposed("user_tps_ci_low", "user_tps_speedup_low_ratio", "Lower end of its 95 % interval."),
-    Exposed("user_tps_ci_high", "user_tps_speedup_high_ratio", "Upper end of its 95 % interval."),
-    Exposed("output_tps_ratio", "output_tps_speedup_ratio", "Output TPS over that of the paired baseline."),
+    Exposed("user_tps_ratio", "user_tps_speedup_ratio", "User TPS over that of its baseline.", of="user_tps"),
+    Exposed("user_tps_ci_low", "user_tps_speedup_low_ratio", "Lower end of its 95 % interval.", of="user_tps"),
+    Exposed("user_tps_ci_high", "user_tps_speedup_high_ratio", "Upper end of its 95 % interval.", of="user_tps"),
+    Exposed("output_tps_ratio", "output_tps_speedup_ratio", "Output TPS over that of its baseline.", of="output_tps"),
     Exposed("lossless", "lossless_ratio", "Greedy answers that equal the baseline's."),
     Exposed("n_cells", "cells", "Cells of this draft and load: its repeats."),
     Exposed("n_valid", "valid_cells", "Those that nothing speaks against."),
@@ -61,7 +62,7 @@ class _Rows(Collector):
         for gauge in GAUGES:
             family = GaugeMetricFamily(f"specsweep_{gauge.name}", gauge.help, labels=LABELS)
             for row in self.rows:
-                if gauge.column in row.numbers:
+                if gauge.column in row.numbers and (not gauge.of or row.words.get(f"{gauge.of}_valid") == "true"):
                     family.add_metric(_labels(row), row.numbers[gauge.column] * gauge.factor)
             if family.samples:
                 yield family

@@ -69,10 +69,12 @@ def listed_parts(changes: Sequence[Change]) -> list[tuple[str, list[list[str]], 
 
 def summary_of(changes: Sequence[Change]) -> str:
     """How many got worse or better, in a sentence."""
-    n_worse, n_better = sum(change.is_regression for change in changes), sum(change.is_gain for change in changes)
-    n_compared = sum(bool(change.metric) for change in changes)
+    compared = [change for change in changes if change.metric]
+    n_worse, n_better = sum(change.is_regression for change in compared), sum(change.is_gain for change in compared)
+    n_lost = len(changes) - len(compared)
+    lost = f"; {n_lost} {'is' if n_lost == 1 else 'are'} no longer valid" if n_lost else ""
     worse = "No regression" if not n_worse else f"{n_worse} regression" + "s" * (n_worse > 1)
-    return f"{worse} beyond noise, {n_better} gain{'s' * (n_better != 1)}, in {n_compared} comparisons."
+    return f"{worse} beyond noise, {n_better} gain{'s' * (n_better != 1)}, in {len(compared)} comparisons{lost}."
 
 
 def cells_of(change: Change) -> Iterator[str]:

@@ -46,7 +46,7 @@ def _headline(verdicts: Sequence[Row]) -> Headline:
         return Headline("Not known", "unknown", sentence)
     answers = {row["answer"] for row in told}
     answer = answers.pop() if len(answers) == 1 else "depends"
-    best = max(told, key=lambda row: float(row["best_ratio"]))
+    best = max(told, key=lambda row: (row["best_verdict"] == "faster", float(row["best_ratio"])))
     is_slower = all(row["n_costing"] == row["n_places"] for row in told)
     sentence = _sentence(best, is_slower) if len(told) == 1 else _many(told, best)
     return Headline(_word(answer, is_slower), answer, sentence, best)

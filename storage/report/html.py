@@ -44,7 +44,7 @@ def html_page(findings: Findings, changes: Sequence[Change] = ()) -> str:
         answers=_said_once([_answer(row, details.verdicts) for row in details.verdicts]),
         sentences=[_emphasised(sentence) for sentence in verdicts(findings)],
         facts=list(_facts(answer, findings)),
-        facts_of=_facts_of(answer),
+        facts_of=_facts_of(answer, details.verdicts),
         checklist=_by_question(details.checklist),
         warnings=findings.warnings,
         goodputs=[_emphasised(sentence) for sentence in goodputs(findings)],
@@ -152,10 +152,14 @@ def _by_question(checklist: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
-def _facts_of(answer: Headline) -> str:
-    """What the figures beside the answer are of."""
+def _facts_of(answer: Headline, verdicts: Sequence[Row]) -> str:
+    """What the figures beside the answer are of; of several questions also which."""
     verdict = answer.best
-    return f"{verdict['best_draft']} at {verdict['best_at']}, the best draft" if verdict and verdict["best_draft"] else ""
+    if not verdict or not verdict["best_draft"]:
+        return ""
+    asked = [row for row in verdicts if row["metric"] == verdict["metric"]]
+    question = f" ({question_of(verdict, asked)})" if len(asked) > 1 else ""
+    return f"{verdict['best_draft']} at {verdict['best_at']}, the best draft{question}"
 
 
 def _facts(answer: Headline, findings: Findings) -> Iterator[tuple[str, str, str]]:
@@ -180,7 +184,7 @@ def _facts(answer: Headline, findings: Findings) -> Iterator[tuple[str, str, str
             note = "" if own is None else f" (baseline against itself {own:.0%})"
             yield "Same outputs", f"{best['lossless']:.0%}", f"of greedy answers{note}"
     invalid = f"{findings.n_invalid} failed or invalid" if findings.n_invalid else "none failed, none invalid"
-    yield "Valid cells", f"{findings.n_cells - findings.n_invalid} of {findings.n_cells}", invalid
+    yield "Valid, of all cells", f"{findings.n_cells - findings.n_invalid} of {findings.n_cells}", invalid
 
 
 def _is_of(row: Row, verdict: Row) -> bool:

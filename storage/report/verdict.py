@@ -59,6 +59,8 @@ def goodputs(findings: Findings) -> Iterator[str]:
 
 def _served(rows: Sequence[Row]) -> str:
     """The most requests a second that one of these drafts serves within the limits."""
+    if not rows:
+        return "nothing valid was measured"
     best = max((row for row in rows if row["is_best"]), key=lambda row: float(row["goodput_rps"]), default=None)
     if best is None:
         return "no measured load meets them"

@@ -26,14 +26,14 @@ SELECT points.*, by_own IS NULL AS on_frontier, NOT coalesce(by_own, false) AS o
 FROM points LEFT JOIN beaten USING (run, deployment_id, condition, device);
 
 CREATE VIEW best_drafts AS
--- For each setting, load and metric the draft with the highest speed-up among valid comparisons; 'none' when not one is above 1. `is_clear`: it is
--- significantly faster than without, and its interval lies above the ratio of the runner-up. n_drafts were compared, n_invalid were not; a search left
+-- For each setting, load and metric the draft with the highest speed-up among valid comparisons, significant ones first; 'none' when not one is above
+-- 1. `is_clear`: it is significantly faster than without, and its interval lies above the ratio of the runner-up. n_drafts were compared, n_invalid were not; a search left
 -- `n_not_searched` out that may be better, and then nothing is clear.
 WITH judged AS MATERIALIZED (SELECT * FROM draft_speedups WHERE category = 'all' AND ratio IS NOT NULL),
 ranked AS (
     SELECT *, row_number() OVER place AS rank, lead(draft) OVER place AS runner_up, lead(ratio) OVER place AS runner_up_ratio,
            count(*) OVER (PARTITION BY run, baseline_deployment_id, condition, metric) AS n_drafts
-    FROM judged WHERE valid WINDOW place AS (PARTITION BY run, baseline_deployment_id, condition, metric ORDER BY ratio DESC, draft)
+    FROM judged WHERE valid WINDOW place AS (PARTITION BY run, baseline_deployment_id, condition, metric ORDER BY verdict = 'faster' DESC, ratio DESC, draft)
 ), invalid AS (
     SELECT run, baseline_deployment_id, condition, metric, count(*) AS n_invalid FROM judged WHERE NOT valid GROUP BY ALL
 )
@@ -65,10 +65,14 @@ WITH points AS (
            count(*) AS n_repeats, sum(n_requests)::BIGINT AS n_requests, avg(slo_attainment) AS slo_attainment, min(slo_attainment) AS slo_attainment_min,
            share_interval(avg(slo_attainment), sum(n_requests)) AS attainment_interval, avg((n_requests - n_failed) / duration_s) AS answered_rps,
            avg(goodput_rps) AS goodput_rps, min(goodput_rps) AS goodput_rps_min, max(goodput_rps) AS goodput_rps_max,
-           any_value(gpus) AS n_gpus, min(pair_id) AS a_pair_id, deployment_id, condition,
+           any_value(gpus) AS n_gpus, deployment_id, condition,
            json_merge_patch(condition, '{"load": null, "workload": {"limit": null}}')::VARCHAR AS unloaded
     FROM cells LEFT JOIN (SELECT run, session_id, nullif(json_array_length(gpus_json), 0) AS gpus FROM sessions) USING (run, session_id)
     WHERE valid AND slo_attainment IS NOT NULL GROUP BY ALL
+), compared AS (  -- of all repeats, so that one that is invalid hides no pair
+    SELECT run, deployment_id, condition, min(pair_id) AS a_pair_id FROM shown_cells GROUP BY ALL
+), paired AS (
+    SELECT * FROM points JOIN compared USING (run, deployment_id, condition)
 )
 SELECT points.* EXCLUDE (unloaded, a_pair_id, attainment_interval), points.attainment_interval.low AS slo_attainment_low, points.attainment_interval.high AS slo_attainment_high,
        points.goodput_rps / points.n_gpus AS goodput_rps_per_gpu,
@@ -76,6 +80,6 @@ SELECT points.* EXCLUDE (unloaded, a_pair_id, attainment_interval), points.attai
        holds AND row_number() OVER (PARTITION BY points.run, points.deployment_id, points.unloaded, points.slo_ttft_s, points.slo_tpot_s
                                     ORDER BY holds DESC, points.goodput_rps DESC) = 1 AS is_best,
        base.goodput_rps AS baseline_goodput_rps, points.goodput_rps / nullif(base.goodput_rps, 0) AS goodput_ratio
-FROM points CROSS JOIN thresholds
-LEFT JOIN points base ON base.run = points.run AND base.condition = points.condition AND base.method = 'none' AND base.a_pair_id = points.a_pair_id
+FROM paired points CROSS JOIN thresholds
+LEFT JOIN paired base ON base.run = points.run AND base.condition = points.condition AND base.method = 'none' AND base.a_pair_id = points.a_pair_id
       AND base.slo_ttft_s IS NOT DISTINCT FROM points.slo_ttft_s AND base.slo_tpot_s IS NOT DISTINCT FROM points.slo_tpot_s;

@@ -33,7 +33,7 @@ SELECT
     coalesce((cell_json ->> '$.workload.ignore_eos')::BOOL, false) AS ignore_eos,
     (cell_json ->> '$.sampling.temperature')::DOUBLE AS temperature,
     cell_json ->> '$.load.kind' AS load_kind,
-    (cell_json ->> '$.load.concurrency')::INT AS concurrency,
+    CASE load_kind WHEN 'closed' THEN (cell_json ->> '$.load.concurrency')::INT END AS concurrency,  -- means nothing where requests arrive by themselves
     coalesce((cell_json ->> '$.load.rate')::DOUBLE, 0) AS rate,
     CASE load_kind WHEN 'closed' THEN 'concurrency ' || concurrency
          ELSE load_kind || CASE WHEN rate > 0 THEN format(' {:g}/s', rate) ELSE '' END END AS load,

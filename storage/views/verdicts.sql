@@ -79,7 +79,8 @@ CREATE VIEW verdicts AS
 -- The answers: one row a question (model, engine, dtype, TP, workload, temperature) and metric: is speculation worth it for 'user_tps' (what a user
 -- feels) and 'output_tps' (what the hardware gives)? 'yes' = at every place (load, prompt length, batch, entropy) that was validly compared some
 -- draft is significantly faster; 'no' = at none; 'depends' = at some; 'unknown' = nothing valid to go by. Only valid comparisons speak. `best_draft`
--- is the one that pays at most places, then the one with the highest mean of log ratios; its numbers are those of its best place, `best_at`.
+-- is the one that pays at most places, then the one with the highest mean of log ratios; its numbers are those of its best place, `best_at`: of those
+-- where it pays, where there are any.
 WITH gains AS MATERIALIZED (
     SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split FROM draft_speedups WHERE metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL
 ), spots AS MATERIALIZED (FROM places),
@@ -106,8 +107,9 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
 ), candidates AS (
     SELECT run, engine, model, dtype, tp, workload, asked_split AS split, temperature, metric, draft, any_value(method) AS best_method, any_value(k) AS best_k,
            count(*) FILTER (verdict = 'faster') AS n_faster, avg(ln(ratio)) AS mean_log,
+           listed(list(load || CASE WHEN isl > 0 THEN format(', {} input tokens', isl) ELSE '' END ORDER BY isl, concurrency, rate) FILTER (verdict = 'faster')) AS faster_at,
            arg_max({ratio: ratio, ci_low: ci_low, ci_high: ci_high, deployment_id: deployment_id, condition: condition, load: load, isl: isl, n_prompts: n_prompts,
-                    n_repeats: n_repeats, verdict: verdict}, ratio) AS best
+                    n_repeats: n_repeats, verdict: verdict}, {is_sure: verdict = 'faster', ratio: ratio}) AS best
     FROM gains WHERE category = 'all' AND valid AND ratio > 0
     GROUP BY run, engine, model, dtype, tp, workload, asked_split, temperature, metric, draft
     QUALIFY row_number() OVER (PARTITION BY run, engine, model, dtype, tp, workload, asked_split, temperature, metric ORDER BY n_faster DESC, mean_log DESC, draft) = 1
@@ -154,8 +156,12 @@ SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joine
                                     'differences are within noise, or of a kind that was not measured')) || '.' END AS why,
        CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'Run the same command without search.goal: it measures the rest.'
             ELSE CASE answer WHEN 'unknown' THEN 'Look at cell_verdicts: mend what makes the cells invalid, then run the same command again.'
-            WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}).', draft, best_method, best_k) || coalesce(' Best by load: ' || by_load || '.', '')
-            WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; serve the rest without speculation.', draft, best_method, best_k, where_it_pays)
+            WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}){}.', draft, best_method, best_k,
+                                   CASE WHEN n_faster < n_paying THEN format(' at {}; elsewhere another draft', faster_at) ELSE '' END)
+                            || coalesce(' Best by load: ' || by_load || '.', '')
+            WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; {}.', draft, best_method, best_k,
+                                       CASE WHEN n_faster < n_paying THEN faster_at ELSE where_it_pays END,
+                                       CASE WHEN n_faster < n_paying THEN 'elsewhere another draft, or none' ELSE 'serve the rest without speculation' END)
                                 || coalesce(' Best by load: ' || by_load || '.', '')
             ELSE CASE WHEN best_verdict <> 'slower' AND best_ratio > 1 THEN 'Measure more prompts (workload.limit) before you decide; until then leave speculation off' ELSE 'Leave speculation off' END || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
                                                                    WHERE list_contains(joined.causes, cause)), '') || '.' END END AS what_to_do,
@@ -192,7 +198,7 @@ SELECT run, engine, model, workload, temperature, unnest([
     {nr: 3, item: 'Is there room in memory for a draft?', answer: CASE WHEN kv_lost_share IS NULL THEN 'unknown' WHEN kv_lost_share <= high_kv_loss THEN 'yes' ELSE 'no' END,
      speaks_for: kv_lost_share <= high_kv_loss, evidence: CASE WHEN kv_lost_share = 0 THEN 'the KV cache is as large with a draft as without' ELSE format('a draft takes up to {:.1f} % of the KV cache', 100 * kv_lost_share) END},
     {nr: 4, item: 'Is the concurrency high?', answer: CASE WHEN high >= high_concurrency THEN 'yes' WHEN high IS NULL THEN 'unknown' ELSE 'no' END,
-     speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) ELSE true END, evidence: best_of(best_high)},
+     speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) WHEN high IS NOT NULL THEN true END, evidence: best_of(best_high)},
     {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: gained(best_low.verdict),
      evidence: best_of(best_low)},
     {nr: 6, item: 'Does the prefill dominate, as with long contexts?', answer: CASE WHEN prefill_share IS NULL THEN 'unknown' WHEN prefill_share > high_prefill_share THEN 'yes' ELSE 'no' END,

@@ -40,7 +40,7 @@ def test_deployments_are_told_apart_by_what_only_one_of_them_has_too() -> None:
         deployment(tp=2),
     ]
     assert list(deployment_labels(known).values()) == [
-        f"small transformers none engine.batch=4 engine.args.block={'x' * 40}",
+        f"small transformers none engine.batch=4 engine.args.block=…{'x' * 39}",
         "small transformers none engine.batch=8 engine.args.block=None",
         "small transformers synthetic k=3 draft.acceptance_length=1.4",
         "small transformers synthetic k=3 draft.acceptance_length=3.0",

@@ -106,6 +106,29 @@ def test_where_nothing_crosses_that_is_the_answer(factor: float, said: str) -> N
     assert {one.load.concurrency for one in choice.cells} == {1, 16, 512}
 
 
+def test_loads_that_told_nothing_are_not_among_those_where_it_pays() -> None:
+    cells = grid(3, loads=(1, 2, 4, 8, 16, 32))
+    told = world(cells, off={(3, load): 9.0 for load in LOADS})
+    told = {one.id: told[one.id] for one in cells if one.load.concurrency < 16}
+    choice, _ = walk(cells, told, Search(Goal.crossover))
+    assert words(choice).startswith("ngram k=3 pays at every load that is valid, 1 to ")
+
+
+def test_where_no_cell_is_valid_limits_are_neither_kept_nor_missed() -> None:
+    cells = grid(3, slo_tpot_s=LIMIT_S)
+    choice, _ = walk(cells, {}, Search(Goal.max_goodput))
+    assert words(choice) == "unknown: no cell is valid"
+    assert {decision.reason for decision in choice.decisions if decision.action == "skip"} <= {
+        "none has no valid point",
+        "ngram k=3 has no valid point",
+    }
+
+
+def test_other_limits_are_another_search() -> None:
+    search = Search(Goal.max_goodput)
+    assert len({Searching(grid(3, slo_tpot_s=limit_s), search).id for limit_s in (0.02, 0.05)}) == 2
+
+
 def test_an_end_within_noise_of_1_asks_its_neighbour() -> None:
     cells = grid(3)
     flat = {(3, load): (1.3 if load < 512 else 1.01) / speedup(3, load) for load in LOADS}

@@ -9,6 +9,9 @@ import pytest
 from recorded import create_session, record
 from recorded_grid import ask, baseline, fast, pair, point
 
+from storage.report.findings import find
+from storage.report.verdict import goodputs
+
 
 def test_a_point_is_on_the_frontier_unless_another_is_better_in_both(tmp_path: Path) -> None:
     slow, quick = point("ngram", concurrency=1), point("ngram", concurrency=4)
@@ -100,6 +103,18 @@ def test_goodput_names_the_load_that_still_holds_and_what_the_baseline_gives(tmp
     ]
     sure = "SELECT DISTINCT n_requests, round(slo_attainment_low, 4), round(slo_attainment_high, 4) FROM goodput ORDER BY 2"
     assert ask(folder, sure) == [(8, 0.0, 0.3244), (8, 0.6756, 1.0)]  # 8 / (8 + 1.96²), and what is left of 1
+
+
+def test_a_repeat_that_is_invalid_hides_no_pair_of_goodputs(tmp_path: Path) -> None:
+    cells = sorted((point("ngram", repeat=repeat, slo_tpot_s=0.015) for repeat in (0, 1)), key=lambda cell: cell.pair_id)
+    rows = [result for cell in cells for result in (baseline(cell), fast(cell, 20.0, caches_reset=cell is not cells[0]))]
+    folder = record(tmp_path / "run", *rows)
+    assert ask(folder, "SELECT n_repeats, baseline_goodput_rps FROM goodput WHERE method = 'ngram'") == [(1, 0.0)]
+
+
+def test_where_nothing_valid_was_measured_no_limit_is_said_to_be_missed(tmp_path: Path) -> None:
+    (told,) = goodputs(find([record(tmp_path / "run", baseline(point("ngram", slo_tpot_s=0.05)))]))
+    assert "): nothing valid was measured; without speculation " in told
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from recorded import record
-from recorded_grid import ask, pair, point
+from recorded_grid import ask, baseline, fast, pair, point
 
 from jobs.spec import Cell
+from orchestrator.search.facts import facts_of
+from orchestrator.settings import Search
+from storage.places import place_of
 from storage.rows import DecisionRow
 from storage.runs import RunStore, history_of
 
@@ -53,6 +56,23 @@ def test_the_decisions_of_a_search_are_those_of_its_last_round(tmp_path: Path) -
         store.write_decisions([skip(LEFT_OUT, "", round=3), skip(MEASURED, "", number=1)])
         store.write_decisions([])
     assert ask(folder, "SELECT number, round FROM decisions ORDER BY number") == [(0, 3), (1, 2)]
+
+
+def test_a_search_judges_by_the_limits_that_are_asked_for_and_not_by_those_recorded(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *pair(MEASURED, 20.0))  # a TPOT of 10 ms, without limits
+    asked = [replace(MEASURED, load=replace(MEASURED.load, slo_tpot_s=limit_s)) for limit_s in (0.015, 0.005, 0.0)]
+    told = [facts_of(place_of(folder), Search(), {MEASURED.id}, [cell]).seen[MEASURED.id].attainment for cell in asked]
+    assert [share and share.value for share in told] == [1.0, 0.0, None]
+
+
+def test_a_search_knows_a_spot_whose_first_repeat_is_invalid_and_nothing_by_an_invalid_baseline(tmp_path: Path) -> None:
+    again = replace(MEASURED, repeat=1)
+    rows = [*pair(MEASURED, 20.0, caches_reset=False), baseline(again), fast(again, 20.0)]
+    cell = replace(MEASURED, load=replace(MEASURED.load, slo_tpot_s=0.015))
+    seen = facts_of(place_of(record(tmp_path / "both", *rows)), Search(), {MEASURED.id}, [cell]).seen[MEASURED.id]
+    assert (seen.goodput is not None, len(seen.lengths), seen.step_cost) == (True, 3, pytest.approx(1.0))
+    alone = record(tmp_path / "alone", baseline(again, caches_reset=False), fast(again, 20.0))
+    assert facts_of(place_of(alone), Search(), {again.id}).seen == {}
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,39 @@ def test_the_best_draft_is_named_with_its_numbers_why_and_what_to_do(tmp_path: P
     assert "Best by load: concurrency 1: ngram k=3; concurrency 2: ngram k=3; concurrency 4: none" in advice
 
 
+def test_a_draft_is_named_where_it_pays_itself_and_not_where_another_does(tmp_path: Path) -> None:
+    steps = {1: {1: 44.0, 3: 25.0}, 2: {1: 44.0, 3: 30.0}, 4: {1: 32.0, 3: 80.0}, 8: {1: 80.0, 3: 90.0}}
+    rows = []
+    for slots, by_length in steps.items():
+        cells = {k: point("ngram", k, concurrency=slots) for k in by_length}
+        rows += [baseline(cells[1]), *(fast(cells[k], step_ms) for k, step_ms in by_length.items())]
+    where, advice = verdict(record(tmp_path / "run", *rows), "where_it_pays, what_to_do")
+    assert where == "concurrency 1 to 4"
+    assert advice == (
+        "Use ngram k=3 (draft.method=ngram, draft.k=3) at concurrency 1; concurrency 2; elsewhere another draft, or none. "
+        "Best by load: concurrency 1: ngram k=3; concurrency 2: ngram k=3; concurrency 4: ngram k=1; concurrency 8: none."
+    )
+
+
+def test_the_best_is_told_of_a_place_where_it_pays_not_of_a_higher_one_within_noise(tmp_path: Path) -> None:
+    sure, noisy = (point("ngram", concurrency=slots) for slots in (8, 1))
+    rows = [*pair(sure, 32.0), baseline(noisy), fast(noisy, 25.0, spread=(0.5, 2.4) * 4)]
+    folder = record(tmp_path / "run", *rows)
+    gains = ask(
+        folder,
+        "SELECT concurrency, ratio > 1.4, verdict FROM causes ORDER BY ALL",
+    )
+    assert gains == [(1, True, "not significant"), (8, False, "faster")]
+    assert verdict(folder, "answer, best_at, best_ratio") == ("depends", "concurrency 8", pytest.approx(1.25))
+
+
+def test_a_load_that_arrives_by_itself_has_no_concurrency(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", *pair(point("ngram", kind="poisson", rate=5.0), 25.0))
+    assert ask(folder, "SELECT DISTINCT load, concurrency FROM cells") == [("poisson 5/s", None)]
+    items = ask(folder, "SELECT answer, speaks_for, evidence FROM checklist WHERE nr IN (4, 5)")
+    assert items == [("unknown", None, None)] * 2
+
+
 def test_throughput_is_a_question_of_its_own(tmp_path: Path) -> None:
     cell = point("ngram")
     folder = record(tmp_path / "run", baseline(cell, duration_ms=400.0), fast(cell, 25.0, duration_ms=800.0))

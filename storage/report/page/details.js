@@ -55,7 +55,7 @@ function drawPositions(width) {
       Plot.ruleY([0]),
       ...names.map((name) => Plot.lineY(rows.filter((row) => row.draft === name), { x: "position", y: position.value, stroke: colourOf(name), strokeWidth: 2 })),
       Plot.dot(rows, { x: "position", y: position.value, r: 4.5, symbol: (row) => symbolOf(row.draft), fill: (row) => colourOf(row.draft) }),
-      Plot.tip(rows, Plot.pointer({ x: "position", y: position.value, title: (row) => `${row.draft}, position ${row.position}\nconditional ${d3.format(".1%")(row.conditional ?? 0)}, joint ${d3.format(".1%")(row.joint ?? 0)}\nreached ${number(row.n)} times` })),
+      Plot.tip(rows, Plot.pointer({ x: "position", y: position.value, title: (row) => `${row.draft}, position ${row.position}\nconditional ${row.conditional == null ? "never reached" : d3.format(".1%")(row.conditional)}, joint ${d3.format(".1%")(row.joint ?? 0)}\nreached ${number(row.n)} times` })),
     ],
     symbol: { type: "identity" }, color: { type: "identity" },
   });
