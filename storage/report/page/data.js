@@ -41,10 +41,11 @@ const distinct = (values) => [...new Set(values)];
 const varying = Object.keys(AXES).filter((axis) => distinct(settings.map((setting) => setting[axis])).length > 1);
 const choices = { setting: Object.fromEntries(varying.map((axis) => [axis, busiest()[axis]])), hidden: new Set() };
 
-/** The setting with the most rows. */
+/** The setting with the most rows; of those with as many, the one where a draft gains most. */
 function busiest() {
-  const counts = d3.rollup(points, (rows) => rows.length, (row) => row.s);
-  return settings[d3.greatest(counts, ([, n]) => n)?.[0] ?? 0] ?? {};
+  const gain = ({ user_tps: told }) => told?.valid && told.verdict === "faster" ? told.ratio : 0;
+  const kinds = d3.rollups(points, (rows) => ({ n: rows.length, gain: d3.max(rows, gain) }), (row) => row.s);
+  return settings[d3.greatest(kinds, ([, a], [, b]) => d3.ascending(a.n, b.n) || d3.ascending(a.gain, b.gain))?.[0] ?? 0] ?? {};
 }
 
 /** Whether a row belongs to the chosen setting; an axis in `but` may have any value. */

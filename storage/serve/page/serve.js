@@ -32,9 +32,10 @@ async function refresh() {
     const fresh = document.createElement("template");
     fresh.innerHTML = await answer.text();
     merge(fresh.content);
-    const n = list.querySelectorAll("[data-live]").length;
-    wait = n ? QUICK_MS : SLOW_MS;
-    say(n ? `${n} ${n === 1 ? "run goes" : "runs go"} on; this page keeps itself up to date.` : "Nothing goes on.");
+    const [n, unread] = ["running", "reading"].map((state) => list.querySelectorAll(`[data-state=${state}]`).length);
+    wait = n || unread ? QUICK_MS : SLOW_MS;
+    say(unread ? `${unread} ${unread === 1 ? "run is" : "runs are"} still to be read.`
+      : n ? `${n} ${n === 1 ? "run goes" : "runs go"} on; this page keeps itself up to date.` : "Nothing goes on.");
   } catch {
     wait = SLOW_MS;
     say("The page's server does not answer. What you see may be old; asking again.");
