@@ -129,6 +129,7 @@ def test_a_name_cannot_leave_its_place(tmp_path: Path) -> None:
 def verdict(answer: str, **changes: Any) -> dict[str, Any]:
     row = {"metric": "user_tps", "answer": answer, "n_places": 2, "n_costing": 0, "best_draft": "eagle3 k=3"}
     row |= {"best_ratio": 1.5, "best_ci_low": 1.4, "best_ci_high": 1.6, "best_at": "concurrency 1"}
+    row["best_verdict"] = "faster"
     row |= {
         "where_it_pays": "concurrency 1",
         "where_it_does_not": "concurrency 64",
@@ -153,6 +154,12 @@ def verdict(answer: str, **changes: Any) -> dict[str, Any]:
         pytest.param([verdict("no", n_costing=2)], "No, it costs speed", "Every draft is slower", id="slower everywhere"),
         pytest.param(
             [verdict("yes"), verdict("no", model="n", best_ratio=0.9)], "It depends", "yes for 1, no for 1", id="two models"
+        ),
+        pytest.param(
+            [verdict("no", best_ratio=1.9, best_verdict="not significant"), verdict("yes", model="n")],
+            "It depends",
+            "At best eagle3 k=3 with 1.50×",
+            id="a higher ratio within noise is not the best",
         ),
         pytest.param(
             [verdict("depends"), verdict("depends", model="n")],
