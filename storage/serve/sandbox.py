@@ -24,7 +24,7 @@ from storage.query import ask, sql_mistakes
 from storage.serve.summary import committed
 from storage.views import OF_CELLS, open_runs
 
-MEMORY = "25%"  # of the machine's, for one question
+MEMORY = "15%"  # of the machine's, for one question; four are answered at once (`shelf`)
 IDLE = 4  # databases that wait for the next question
 _AGAIN_S = 0.1
 _NUMBER = re.compile("u?(tiny|small|big|huge)?int(eger)?|float|double|decimal")
