@@ -6,24 +6,26 @@ The client is Ray's own, and finds the cluster's token by itself.
 from __future__ import annotations
 
 import asyncio
-import os
+import http.client
 import shlex
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 from jobs.errors import BadInput
+from jobs.submit.ray_address import TOKEN_PLACES, believe_in_tokens, check_address, check_dashboard, check_token, not_ray
 from jobs.submit.sweep_command import NOT_SHIPPED, ROOT, sweep_command
+from jobs.submit.values import first_line
 
 HOME_RESULTS = "${oc.env:HOME}/specsweep/results"
 """Resolved by the sweep, on the head. The job's own folder is a cache that Ray may delete."""
 
-TOKEN_PLACES = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
 STOPPED_EXIT = 130  # as after Ctrl-C
+NOT_RAYS = (http.client.HTTPException, LookupError, TypeError, AttributeError, JSONDecodeError)
 
 
 def submit_job(
@@ -36,12 +38,12 @@ def submit_job(
     root: Path = ROOT,
 ) -> str:
     """Send the working tree and start the sweep on the head; the id of the job. Ray shows `environment` to whoever asks."""
-    if is_open(address):
-        _say(f"Warning: {address} answers without a token, so whoever reaches it can run code there. See docs/security.md.")
     entrypoint = shlex.join(sweep_command(overrides, python=python, results=results))
     variables = {"PYTHONUNBUFFERED": "1", **(environment or {})}
     sent = {"working_dir": str(root), "excludes": list(NOT_SHIPPED), "env_vars": variables}
     with _client(address) as client:
+        if is_open(address):
+            _say(f"Warning: {address} answers without a token: whoever reaches it can run code there. See docs/security.md.")
         return str(client.submit_job(entrypoint=entrypoint, runtime_env=sent))
 
 
@@ -94,39 +96,37 @@ def is_open(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/api/jobs/", timeout=10) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, ValueError, OSError):
+    except (http.client.HTTPException, ValueError, OSError):
         return False
 
 
 @contextmanager
 def _client(address: str) -> Iterator[Any]:
-    """Ray's client; what it raises becomes one line."""
-    if not address.startswith(("http://", "https://")):
-        raise BadInput(
-            f"`--address` must be the http address of a Ray dashboard: got {address!r}. As in http://127.0.0.1:8265."
-        )
-    _believe_in_tokens()
+    """Ray's client; what it raises becomes one line, and so does whatever else answers there."""
+    check_address(address)
+    check_token()
+    believe_in_tokens()
     import aiohttp  # comes with ray[default]
     from ray.exceptions import AuthenticationError, RayError
     from ray.job_submission import JobSubmissionClient
 
+    check_dashboard(address)
     try:
         yield JobSubmissionClient(address)
+    except (BadInput, BrokenPipeError):  # of ours, and of who reads what we print
+        raise
     except AuthenticationError as error:
         raise BadInput(f"{address} needs the cluster's token: {TOKEN_PLACES}.") from error
     except aiohttp.WSServerHandshakeError as error:
         raise BadInput(
             f"{address} refused to show that log: {error.status}. `list` shows the jobs that it knows."
         ) from error
-    except (aiohttp.ClientError, ConnectionError, RayError, RuntimeError, ValueError) as error:
-        raise BadInput(f"{address} refused: {str(error).strip().splitlines()[0]}") from error
-
-
-def _believe_in_tokens() -> None:
-    """Ray's client sends a token only in this mode, which `ray start` takes by itself where there is a token."""
-    has_token = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if has_token or Path("~/.ray/auth_token").expanduser().is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    except (RayError, RuntimeError) as error:  # Ray's own words
+        raise BadInput(f"{address} refused: {first_line(str(error))}") from error
+    except NOT_RAYS as error:
+        raise not_ray(address, f"its answer is not Ray's ({type(error).__name__})") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise not_ray(address, first_line(str(error))) from error
 
 
 async def _print_log(client: Any, job_id: str) -> None:

@@ -312,7 +312,7 @@ def test_a_head_that_cannot_be_reached_is_one_line() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("http://127.0.0.1:1 refused: Failed to connect")
+    assert "got http://127.0.0.1:1, and nothing there speaks HTTP." in line
 
 
 ENTRY = """
