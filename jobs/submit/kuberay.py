@@ -8,20 +8,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 from jobs.errors import BadInput
 from jobs.submit.sweep_command import ROOT, sweep_command
+from jobs.submit.values import first_line
 
 SOURCE = "/opt/specsweep"  # where the images of docker/ keep the project
 RESULTS = "/results"
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+BUCKET = re.compile(r"(s3|gs)://[^/]+.*")
 PLANNED = re.compile(r"^ +\d+  \S+ (\w+) .*?(?:, (\d+) GPUs?)?$", re.MULTILINE)  # a session in what mode=plan prints
 
 
@@ -50,6 +53,7 @@ def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
             raise BadInput(f"A name in Kubernetes must be small letters, digits and `-`: got {name!r}.")
     if bool(pods.results_claim) == bool(pods.results):
         raise BadInput("Results must go to one place: give --results-claim CLAIM or --results s3://BUCKET/FOLDER.")
+    check_results(overrides, pods)
     command = sweep_command(overrides, script=f"{SOURCE}/sweep.py", results=pods.results or RESULTS)
     return {
         "apiVersion": "ray.io/v1",
@@ -65,12 +69,39 @@ def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
     }
 
 
+def check_results(overrides: Sequence[str], pods: Pods) -> None:
+    """`BadInput` for results that would go with the head's pod: neither in a bucket nor on the claim that is mounted."""
+    if pods.results and not BUCKET.fullmatch(pods.results):
+        raise BadInput(
+            f"`--results` must be a bucket, as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER: got {pods.results!r}. "
+            "A folder goes with its pod; --results-claim keeps one."
+        )
+    for folder in filter(None, map(_run_dir, overrides)):
+        if pods.results_claim and not _is_mounted(folder):
+            raise BadInput(f"`run.dir` must lie in {RESULTS}, where --results-claim is: got {folder}. Leave it out.")
+        if pods.results and not BUCKET.fullmatch(folder):
+            raise BadInput(f"`run.dir` must be a bucket, as --results is: got {folder}. Leave it out.")
+
+
+def _run_dir(override: str) -> str:
+    """What an override says about the results' folder, "" where it says nothing."""
+    name, _, value = override.lstrip("+").partition("=")
+    return value.strip("'\"") if name == "run.dir" else ""
+
+
+def _is_mounted(folder: str) -> bool:
+    path = PurePosixPath(folder)
+    return path.is_relative_to(RESULTS) and ".." not in path.parts
+
+
 def gpus_of_the_grid(overrides: Sequence[str], root: Path = ROOT) -> dict[str, int]:
     """Engine → the most GPUs that a session of it takes, as the sweep's own plan says. Starts nothing but that."""
     chosen = {override.lstrip("+").partition("=")[0] for override in overrides}
     where = [] if "cluster" in chosen else ["cluster=ray_to_come"]
-    command = [sys.executable, "sweep.py", *where, *overrides, "mode=plan"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    asked = [override for override in overrides if not _run_dir(override)]
+    with tempfile.TemporaryDirectory() as nothing_measured:  # what this machine has measured is not on the cluster
+        command = [sys.executable, "sweep.py", *where, *asked, f"run.dir={nothing_measured}", "mode=plan"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     found: dict[str, int] = {}
     for engine, gpus in PLANNED.findall(done.stdout):
         found[engine] = max(found.get(engine, 0), int(gpus or 0))
@@ -95,7 +126,7 @@ def apply_manifest(text: str) -> str:
         raise BadInput("--apply needs `kubectl`, which is not on PATH. Without --apply, the manifest is printed.")
     done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, capture_output=True, check=False)
     if done.returncode:
-        raise BadInput(f"kubectl refused: {done.stderr.strip()}")
+        raise BadInput(f"kubectl refused: {first_line(done.stderr)}")
     return done.stdout.strip()
 
 
