@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobs.errors import BadInput
-from jobs.submit import kuberay, ray_jobs, slurm
+from jobs.submit import kuberay, ray_jobs, slurm, values
 from storage.command import OneLineParser, run_command
 
 
@@ -88,9 +88,10 @@ def _add_slurm(commands: Any) -> None:
         commands, "slurm", _run_slurm, "write one batch script that starts Ray over an allocation, and submit it"
     )
     command.add_argument("--print", action="store_true", dest="only_print", help="print the script; submit nothing")
-    command.add_argument("--nodes", type=int, default=1)
-    command.add_argument("--gpus", type=int, default=0, help="GPUs a node (default: none)")
-    for name in ("time", "partition", "account"):
+    command.add_argument("--nodes", type=values.at_least(1, "--nodes"), default=1)
+    command.add_argument("--gpus", type=values.at_least(0, "--gpus"), default=0, help="GPUs a node (default: none)")
+    command.add_argument("--time", type=values.slurm_time("--time"), default="", help="HH:MM:SS, or as sbatch takes it")
+    for name in ("partition", "account"):
         command.add_argument(f"--{name}", default="", help="as sbatch takes it")
     command.add_argument("--results", default="", help="folder that every node sees (default: results/ of this clone)")
 
@@ -98,27 +99,30 @@ def _add_slurm(commands: Any) -> None:
 def _add_kuberay(commands: Any) -> None:
     command = _command(commands, "kuberay", _run_kuberay, "write a RayJob manifest, for kubectl apply -f -")
     command.add_argument("--name", default="specsweep")
-    command.add_argument("--namespace", default="default")
+    command.add_argument("--namespace", type=values.kubernetes_label("--namespace"), default="default")
     command.add_argument("--head-image", required=True, help="built from docker/head")
     command.add_argument(
         "--worker", action="append", required=True, metavar="ENGINE=IMAGE", help="one group of pods; may be repeated"
     )
-    command.add_argument("--replicas", type=int, default=1, help="pods of each group (default: 1)")
-    command.add_argument(
-        "--gpus", type=int, help="GPUs of each worker pod (default: what the largest session of its engine takes)"
-    )
-    command.add_argument("--cpus", type=int, default=0, help="of each worker pod (default: none asked for)")
-    command.add_argument("--memory", default="", help="of each worker pod, as Kubernetes takes it: 256Gi")
-    command.add_argument("--results-claim", default="", help="PersistentVolumeClaim for the results, or")
-    command.add_argument("--results", default="", help="bucket for the results: s3://BUCKET/FOLDER")
-    command.add_argument(
-        "--secret",
-        action="append",
-        default=[],
-        help="Secret whose keys become environment variables of the pods; may be repeated",
-    )
-    command.add_argument("--service-account", default="", help="of the pods: how a cloud gives them a bucket without a key")
+    _add_pods(command)
     command.add_argument("--apply", action="store_true", help="hand it to kubectl instead of printing it")
+
+
+def _add_pods(command: argparse.ArgumentParser) -> None:
+    def add(option: str, check: Callable[[str], Any], text: str, **more: Any) -> None:
+        command.add_argument(option, type=check, help=text, **more)
+
+    least, name = values.at_least, values.kubernetes_name
+    add("--replicas", least(1, "--replicas"), "pods of each group (default: 1)", default=1)
+    add("--gpus", least(0, "--gpus"), "GPUs of each worker pod (default: what the largest session of its engine takes)")
+    add("--cpus", least(1, "--cpus"), "of each worker pod (default: none asked for)", default=0)
+    add("--memory", values.quantity("--memory"), "of each worker pod, as Kubernetes takes it: 256Gi", default="")
+    add("--results-claim", name("--results-claim"), "PersistentVolumeClaim for the results, or", default="")
+    add("--results", str, "bucket for the results: s3://BUCKET/FOLDER", default="")
+    secret = "Secret whose keys become environment variables of the pods; may be repeated"
+    add("--secret", name("--secret"), secret, action="append", default=[])
+    account = "of the pods: how a cloud gives them a bucket without a key"
+    add("--service-account", name("--service-account"), account, default="")
 
 
 def _run_ray(options: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -132,13 +136,13 @@ def _run_ray(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _run_slurm(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     allocation = slurm.Allocation(options.nodes, options.gpus, options.time, options.partition, options.account)
-    script = slurm.slurm_script(overrides, allocation, results=options.results)
+    script = slurm.slurm_script(overrides, allocation, results=os.path.expanduser(options.results))  # noqa: PTH111 (s3://)
     _print(script.rstrip() if options.only_print else slurm.submit_script(script))
     return 0
 
 
 def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    workers = dict(_pair("--worker", item, "transformers=specsweep-transformers:0.1.0") for item in options.worker)
+    workers = kuberay.groups_of([_pair("--worker", item, "vllm=specsweep-vllm:0.1.0") for item in options.worker])
     gpus = dict.fromkeys(workers, options.gpus)
     if options.gpus is None:
         gpus = kuberay.checked_gpus(kuberay.gpus_of_the_grid(overrides), workers)

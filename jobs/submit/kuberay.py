@@ -69,6 +69,19 @@ def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
     }
 
 
+def groups_of(pairs: Sequence[tuple[str, str]], root: Path = ROOT) -> dict[str, str]:
+    """Engine → image; `BadInput` for an engine that there is not, or twice."""
+    engines = sorted({yaml.safe_load(path.read_text())["name"] for path in root.glob("conf/engine/*.yaml")})
+    groups: dict[str, str] = {}
+    for engine, image in pairs:
+        if engine not in engines:
+            raise BadInput(f"`--worker` must name an engine: got {engine!r}. There are {', '.join(engines)}.")
+        if engine in groups:
+            raise BadInput(f"`--worker` must name each engine once: got {engine} twice. --replicas gives it more pods.")
+        groups[engine] = image
+    return groups
+
+
 def check_results(overrides: Sequence[str], pods: Pods) -> None:
     """`BadInput` for results that would go with the head's pod: neither in a bucket nor on the claim that is mounted."""
     if pods.results and not BUCKET.fullmatch(pods.results):

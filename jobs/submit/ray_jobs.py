@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 import shlex
 import sys
 import urllib.request
@@ -21,7 +22,8 @@ from jobs.submit.ray_address import TOKEN_PLACES, believe_in_tokens, check_addre
 from jobs.submit.sweep_command import NOT_SHIPPED, ROOT, sweep_command
 from jobs.submit.values import first_line
 
-HOME_RESULTS = "${oc.env:HOME}/specsweep/results"
+HOME = "${oc.env:HOME}"
+HOME_RESULTS = f"{HOME}/specsweep/results"
 """Resolved by the sweep, on the head. The job's own folder is a cache that Ray may delete."""
 
 STOPPED_EXIT = 130  # as after Ctrl-C
@@ -38,7 +40,8 @@ def submit_job(
     root: Path = ROOT,
 ) -> str:
     """Send the working tree and start the sweep on the head; the id of the job. Ray shows `environment` to whoever asks."""
-    entrypoint = shlex.join(sweep_command(overrides, python=python, results=results))
+    there = re.sub(r"^~(?=/|$)", HOME, results)  # the head's home, not ours
+    entrypoint = shlex.join(sweep_command(overrides, python=python, results=there))
     variables = {"PYTHONUNBUFFERED": "1", **(environment or {})}
     sent = {"working_dir": str(root), "excludes": list(NOT_SHIPPED), "env_vars": variables}
     with _client(address) as client:

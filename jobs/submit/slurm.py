@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jobs.errors import BadInput
 from jobs.submit.sweep_command import ROOT, sweep_command
+from jobs.submit.values import first_line
 
 FIRST_PORT = 20000
 PORTS = 20000
@@ -126,5 +127,5 @@ def submit_script(script: str) -> str:
         )
     done = subprocess.run(["sbatch"], input=script, text=True, capture_output=True, check=False)
     if done.returncode:
-        raise BadInput(f"sbatch refused: {done.stderr.strip()}")
+        raise BadInput(f"sbatch refused: {first_line(done.stderr)}")
     return done.stdout.strip()

@@ -12,7 +12,7 @@ from jobs.errors import BadInput
 
 LABEL = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-QUANTITY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
+QUANTITY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?", re.ASCII)
 SLURM_TIME = re.compile(r"(?=.*[1-9])(\d+(:[0-5]\d){0,2}|\d+-\d{1,2}(:[0-5]\d){0,2})", re.ASCII)
 LONGEST_LINE = 300
 

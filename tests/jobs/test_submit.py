@@ -284,7 +284,7 @@ def test_without_kubectl_the_user_is_told_what_to_do(monkeypatch: pytest.MonkeyP
     [
         pytest.param("vllm", "must be NAME=VALUE", id="no image"),
         pytest.param("=image", "must be NAME=VALUE", id="no engine"),
-        pytest.param("vLLM_1=image", "must be small letters", id="no Kubernetes name"),
+        pytest.param("vLLM_1=image", "must name an engine: got 'vLLM_1'. There are attached, ", id="no engine of ours"),
     ],
 )
 def test_a_worker_that_is_no_engine_with_an_image_is_one_line(

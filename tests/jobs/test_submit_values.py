@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from jobs.submit import kuberay
+from jobs.errors import BadInput
+from jobs.submit import kuberay, ray_jobs, slurm
 from jobs.submit.__main__ import main
 
 PODS = ("kuberay", "--head-image", "h:1", "--gpus", "1", "--worker", "vllm=v:1")
@@ -74,3 +79,83 @@ def test_what_was_measured_on_this_machine_does_not_change_the_pods(tmp_path: Pa
     (tmp_path / "results").mkdir()
     (tmp_path / "results/a").touch()
     assert kuberay.gpus_of_the_grid(["run.dir=results"], root=tmp_path) == {"vllm": 8}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *((f"--{name}", value) for name in ("replicas", "cpus") for value in ("0", "-1", "1.5", "many", "9" * 30)),
+        ("--gpus", "-1"),
+        *(("--memory", value) for value in ("64 Gi", "64GiB", "much", "0", "-1Gi")),
+        *((name, "No_Name") for name in ("--namespace", "--secret", "--results-claim", "--service-account")),
+        ("--namespace", "a.b"),
+        ("--secret", "-a"),
+        ("--results-claim", "a" * 254),
+    ],
+)
+def test_a_value_that_kubernetes_would_refuse_is_refused_with_its_option(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refusal(capsys, *PODS, *CLAIM, f"{option}={value}")
+    assert line.startswith(f"`{option}` must be ")
+    assert f"got {value!r}" in line
+
+
+def test_an_engine_has_one_group_of_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, *PODS, *CLAIM, "--worker", "vllm=other:1")
+    assert line == "`--worker` must name each engine once: got vllm twice. --replicas gives it more pods."
+
+
+@pytest.mark.parametrize("value", ["soon", "4h", "1:2:3:4", "0", "-5", "1-", "1:99", "1 2"])
+def test_a_time_that_slurm_would_refuse_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "slurm", "--print", f"--time={value}").startswith(
+        "`--time` must be minutes, HH:MM:SS or D-HH:MM:SS"
+    )
+
+
+@pytest.mark.parametrize("value", ["90", "4:00:00", "90:30", "1-12", "2-00:30:00"])
+def test_a_time_of_slurm_is_taken_as_it_is(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slurm", "--print", f"--time={value}"]) == 0
+    assert f"#SBATCH --time={value}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--nodes=0", "--nodes=two", "--gpus=-1"])
+def test_a_number_of_nodes_that_there_cannot_be_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "must be a whole number from" in refusal(capsys, "slurm", "--print", option)
+
+
+def test_the_results_of_a_slurm_job_may_lie_at_home(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert main(["slurm", "--print", "--results", "~/x"]) == 0
+    assert " run.dir=/home/me/x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("results", "expected"), [("~/x", "${oc.env:HOME}/x"), ("/a/~/x", "/a/~/x")])
+def test_the_home_of_a_ray_jobs_results_is_the_heads(results: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    client = SimpleNamespace(submit_job=lambda entrypoint, runtime_env: sent.append(entrypoint))
+    monkeypatch.setattr(ray_jobs, "_client", lambda address: nullcontext(client))
+    monkeypatch.setattr(ray_jobs, "is_open", lambda address: False)
+    ray_jobs.submit_job("http://h:1", [], results=results)
+    assert f"run.dir={expected}" in shlex.split(sent[0])
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "expected"),
+    [
+        pytest.param("sbatch", "no such partition\nBatch job submission failed", "no such partition", id="sbatch"),
+        pytest.param("kubectl", "no matches for kind\nensure CRDs", "no matches for kind", id="kubectl"),
+        pytest.param("kubectl", "", "it said nothing", id="silence"),
+    ],
+)
+def test_a_refusal_of_the_cluster_is_its_first_line(
+    program: str, said: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / program).write_text(f"#!/bin/sh\ncat >/dev/null\nprintf '{said}' >&2\nexit 1\n")
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    submit = slurm.submit_script if program == "sbatch" else kuberay.apply_manifest
+    with pytest.raises(BadInput, match=f"^{program} refused: {expected}$"):
+        submit("text")
