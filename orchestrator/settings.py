@@ -1,14 +1,20 @@
 """Owns the schema of a sweep's configuration: the parts of a cell (from `jobs.spec`) and what surrounds them.
 
-Does not own composition (config), the meaning of an axis (grid), or the values of a site (conf/).
+What a cluster must be is refused as it is made, with `BadInput`. Does not own composition (config), the meaning of an axis
+(grid), or the values of a site (conf/).
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from jobs.engines import ENGINES
+from jobs.errors import BadInput
 from jobs.spec import Draft, Engine, Load, Model, Sampling, Workload
 
 PARTS: dict[str, type] = {
@@ -20,6 +26,20 @@ PARTS: dict[str, type] = {
     "load": Load,
 }
 """What a cell is made of: folder of conf/ (and section of the configuration) → its schema."""
+
+AUTO = "auto"
+CLIENT = "ray://"
+ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+MOST_NODES = 10_000  # of a pool: they are laid out one by one
+
+
+def check_address(address: str, name: str = "`cluster.address`") -> None:
+    """`BadInput` for what is no address of a Ray: it would import another scheme as a module. Asks nobody."""
+    found = ADDRESS.fullmatch(address)
+    if not found or not 1 <= int(found[1]) <= 65535:
+        raise BadInput(
+            f"{name} must be auto, HOST:PORT or ray://HOST:PORT: got {address!r}. An IPv6 address stands in brackets."
+        )
 
 
 class Mode(Enum):
@@ -42,6 +62,13 @@ class Pool:
     gpu_type: str = ""  # as `engine.gpu_type`
     engines: list[str] = field(default_factory=list)  # that these nodes have; [] = all
 
+    def check(self, name: str) -> None:
+        """`BadInput` for what no pool of this name can be."""
+        _refuse(f"{name}.nodes", self.nodes, 1 <= self.nodes <= MOST_NODES, f"from 1 to {MOST_NODES}")
+        _refuse(f"{name}.cpus", self.cpus, 0 < self.cpus < math.inf, "above 0 and finite")
+        _refuse(f"{name}.gpus", self.gpus, self.gpus >= 0, "at least 0")
+        _refuse_unknown_engines(f"{name}.engines", self.engines)
+
 
 @dataclass
 class Cluster:
@@ -63,6 +90,29 @@ class Cluster:
     gpu_hour_price: float | None = (
         None  # of one GPU, in your currency: what money in the answers is counted with; null = none
     )
+
+    def __post_init__(self) -> None:
+        if self.address != AUTO:
+            check_address(self.address)
+        wait, price, cpus, gpus = self.node_wait_s, self.gpu_hour_price, self.num_cpus, self.num_gpus
+        _refuse("cluster.node_wait_s", wait, 0 <= wait < math.inf, "at least 0 and finite")
+        _refuse("cluster.gpu_hour_price", price, price is None or 0 <= price < math.inf, "at least 0 and finite, or null")
+        _refuse("cluster.num_cpus", cpus, cpus is None or cpus >= 1, "at least 1, or null for all")
+        _refuse("cluster.num_gpus", gpus, gpus is None or gpus >= 0, "at least 0, or null for all")
+        _refuse_unknown_engines("cluster.marks", self.marks)
+        for name, pool in self.pools.items():
+            pool.check(f"cluster.pools.{name}")
+
+
+def _refuse(key: str, value: object, holds: bool, words: str) -> None:
+    if not holds:
+        raise BadInput(f"`{key}` must be {words}: got {value!r}.")
+
+
+def _refuse_unknown_engines(key: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in ENGINES:
+            raise BadInput(f"`{key}` must name engines: got {name!r}. Known: {', '.join(ENGINES)}. Use one of them.")
 
 
 @dataclass

@@ -6,6 +6,8 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,14 +15,35 @@ from pathlib import Path
 
 import ray
 from ray._private import ray_constants
+from ray._private.services import get_ray_address_from_environment
+from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython
 
 from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
 from jobs.errors import BadInput, RayDidNotStart
-from orchestrator.settings import Cluster, Kind
+from orchestrator.settings import AUTO, CLIENT, Cluster, Kind, check_address
 
 MARKER = "SPECSWEEP_DRIVER"
 OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
 KNOCK_S = 5.0
+ANSWER_LIMIT_S = 30.0  # seconds of it are the import of Ray
+TOKEN_PLACES = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
+ASK_CLUSTER = """
+import sys
+from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import GcsClient
+GcsClient(address=canonicalize_bootstrap_address(sys.argv[1]))
+"""
+ASK_CLIENT_SERVER = """
+import sys
+import ray
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
+ping = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
+try:
+    ray_client_pb2_grpc.RayletDriverStub(init_grpc_channel(sys.argv[1])).ClusterInfo(ping)
+except Exception as failure:
+    sys.exit(f"{failure.code()}: {failure.details()}")
+"""
 TRIES = 3  # on a loaded machine Ray's own limit for its start, 30 s, is sometimes too short
 PRIVATE = {
     "SPT_NOENV": "1",  # a process that writes its title over its environment would lose the marker
@@ -94,25 +117,78 @@ def _start(cluster: Cluster, folder: Path, marker: tuple[str, str]) -> None:
 
 @contextmanager
 def _existing(cluster: Cluster) -> Iterator[None]:
-    try:
-        _knock(cluster.address)
-        ray.init(cluster.address, namespace=cluster.namespace, log_to_driver=False, logging_level="error")
-    except Exception as failure:  # ConnectionError, RuntimeError and others, by version
-        raise BadInput(
-            f"`cluster.address` must lead to a Ray cluster: got {cluster.address!r} ({_line(failure)}) "
-            "Start one with `ray start --head`, or use cluster=local."
-        ) from failure
-    try:
-        yield None
-    finally:
-        ray.shutdown()
+    with _tokens_sent():
+        try:
+            address = _address_of(cluster)
+            _knock(address)
+            _ask(address)
+            ray.init(address, namespace=cluster.namespace, log_to_driver=False, logging_level="error")
+        except BadInput:
+            raise
+        except Exception as failure:  # ConnectionError, RuntimeError and others, by version
+            raise _no_cluster(cluster, _line(failure)) from failure
+        try:
+            yield None
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _tokens_sent() -> Iterator[None]:
+    """Ray sends a token only in this mode, which `ray start` takes by itself where there is a token."""
+    has_token = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if "RAY_AUTH_MODE" in os.environ or not (has_token or Path("~/.ray/auth_token").expanduser().is_file()):
+        yield
+        return
+    with _environment({"RAY_AUTH_MODE": "token"}):
+        Config.initialize("")  # it read the environment when it was imported
+        yield
+    Config.initialize("")
+
+
+def _address_of(cluster: Cluster) -> str:
+    """The address; for "auto" the one that Ray would take. Raises `BadInput`, or what Ray does where it finds none."""
+    if cluster.address != AUTO:
+        check_address(cluster.address)
+        return cluster.address
+    told = os.environ.get("RAY_ADDRESS")
+    if told and told != AUTO:
+        check_address(told, "RAY_ADDRESS")  # Ray would import what stands before "://"
+        return told
+    return str(get_ray_address_from_environment(AUTO, None))
 
 
 def _knock(address: str) -> None:
-    """Raise `OSError` where nobody listens: Ray itself would try for minutes. "auto" is Ray's to find."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+    """Raise `OSError` where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+
+
+def _ask(address: str) -> None:
+    """Raise where no Ray answers in time, or not to our token. In a process of its own: Ray waits for minutes, or aborts."""
+    question = ASK_CLIENT_SERVER if address.startswith(CLIENT) else ASK_CLUSTER
+    command = [sys.executable, "-c", question, address.removeprefix(CLIENT)]
+    try:
+        asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConnectionError(f"something listens there, and no Ray answered within {ANSWER_LIMIT_S:g} s.") from None
+    if asked.returncode == 0:
+        return
+    told = asked.stderr.decode(errors="replace")
+    if "authenticat" in told.lower():
+        raise BadInput(
+            f"the Ray cluster at {address} must be given its token: it refused ours, or got none. "
+            f"Set the token of the cluster: {TOKEN_PLACES}."
+        )
+    why = [line for line in told.splitlines() if line.strip(" >")][-1:]
+    raise ConnectionError(f"something listens there, and does not answer as Ray: {''.join(why).strip()[:200]}")
+
+
+def _no_cluster(cluster: Cluster, why: str) -> BadInput:
+    return BadInput(
+        f"`cluster.address` must lead to a Ray cluster: got {cluster.address!r} ({why}) "
+        "Start one with `ray start --head`, or use cluster=local."
+    )
 
 
 def _line(failure: Exception) -> str:
