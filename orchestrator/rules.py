@@ -6,7 +6,7 @@ Does not own types (config checks them against the schema), or what one engine o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +37,47 @@ class Rule:
     holds: Callable[[Any], bool]
 
 
-RUNTIME_ENVS = ("uv", "pip", "conda", "image_uri")
+DEVICE_FIELDS = ("tp", "pp", "dp", "ep", "nodes")
+MOST_DEVICES = 10_000
+
+RUNTIME_ENVS = {
+    "uv": "uv: a list of requirements, or a mapping of packages (such a list), uv_check, uv_version, uv_pip_install_options",
+    "pip": "pip: such a list, or a mapping of packages, pip_check, pip_version, pip_install_options",
+    "conda": "conda: a name, or a mapping",
+    "image_uri": "image_uri: a name",
+}
 """Those of Ray that make an environment. Its `py_executable` must have Ray: an engine's interpreter is `engine.python`."""
+
+
+def _is_of_rays_types(given: Mapping[str, Any]) -> bool:
+    return all(_is_of_rays_type(name, value) for name, value in given.items())
+
+
+def _is_of_rays_type(name: str, value: Any) -> bool:
+    if name in ("uv", "pip"):
+        known = {"packages", f"{name}_check", f"{name}_version", f"{name.replace('uv', 'uv_pip')}_install_options"}
+        if isinstance(value, Mapping) and not set(value) <= known:
+            return False
+        packages = value.get("packages") if isinstance(value, Mapping) else value
+        return isinstance(packages, Sequence) and not isinstance(packages, str) and all(isinstance(p, str) for p in packages)
+    return (isinstance(value, str) and bool(value)) or (name == "conda" and isinstance(value, Mapping))
+
+
+def _is_share_of_ray(cpus: float) -> bool:
+    """Ray counts in ten-thousandths."""
+    return 0.0001 <= cpus <= 1_000_000 and math.isclose(cpus, round(cpus, 4), rel_tol=0, abs_tol=1e-9)
+
 
 RULES = (
     Rule("model.path", "given (a folder, a hub id or package:NAME/FILE.gguf)", bool),
-    *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in ("tp", "pp", "dp", "ep", "nodes")),
+    *(Rule(f"engine.{name}", "at least 1", lambda v: v >= 1) for name in DEVICE_FIELDS),
+    *(Rule(f"engine.{name}", f"at most {MOST_DEVICES}", lambda v: v <= MOST_DEVICES) for name in DEVICE_FIELDS),
     Rule("engine.runtime_env", f"Ray's {', '.join(RUNTIME_ENVS)}", lambda v: set(v) <= set(RUNTIME_ENVS)),
+    Rule("engine.runtime_env", "one environment, as Ray combines none", lambda v: len(v) <= 1),
+    Rule("engine.runtime_env", "of " + "; ".join(RUNTIME_ENVS.values()), _is_of_rays_types),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
+    Rule("engine.cpus", "0 or from 0.0001 to a million, with 4 decimals at most", lambda v: v == 0 or _is_share_of_ray(v)),
     Rule("engine.max_length", "at least 0", lambda v: v >= 0),
     Rule("engine.kv_fraction", "from 0 (= the engine's default) to 1", lambda v: 0 <= v <= 1),
     Rule("engine.kv_bytes", "at least 0", lambda v: v >= 0),

@@ -18,6 +18,8 @@ from jobs.spec import Engine as EngineFields
 Rule = tuple[bool, str]
 """Does it hold, and what is wrong if not."""
 
+MOST_NODES = 1000  # that are named to whoever has to choose another number
+
 
 def enforce(offers: Iterable[Rule], rules: Iterable[Rule]) -> None:
     """`Unsupported` for the first of `offers` that does not hold (another engine may help), then `BadInput` for `rules`."""
@@ -54,7 +56,7 @@ def nodes_offered(engine: Engine, deployment: Deployment) -> Rule:
 
 def nodes_even(engine: EngineFields) -> Rule:
     nodes, devices = engine.nodes, engine.devices
-    even = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
+    even = ", ".join(str(n) for n in range(1, min(devices, MOST_NODES) + 1) if devices % n == 0)
     return (
         devices % nodes == 0,
         f"`engine.nodes` must divide tp x pp x dp = {devices}, as each node has as many: got {nodes}. Use one of {even}.",

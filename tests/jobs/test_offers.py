@@ -59,3 +59,8 @@ def test_nodes_have_as_many_gpus_each() -> None:
     on_nodes("vllm", 4, tp=4, pp=2)
     with pytest.raises(BadInput, match=r"must divide tp x pp x dp = 8, .*got 3\. Use one of 1, 2, 4, 8\."):
         on_nodes("vllm", 3, tp=4, pp=2)
+
+
+def test_nodes_of_a_huge_engine_are_refused_without_counting_to_it() -> None:
+    with pytest.raises(BadInput, match=r"must divide tp x pp x dp = 10{20}, .*got 3\. Use one of 1, 2, 4, .*, 1000\."):
+        on_nodes("vllm", 3, tp=10**20)
