@@ -28,7 +28,7 @@ from jobs.spec import tokens_of
 from orchestrator.complaints import no_such_choice, no_such_field, type_at, worded
 from orchestrator.grid import Grid, Point
 from orchestrator.settings import PARTS, Cluster, Limits, Mode, Run, Search, SweepConfig
-from storage.limits import limit_names
+from storage.limits import limit_mistake, limit_names
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
@@ -125,7 +125,7 @@ def _sweep(config: DictConfig) -> Sweep:
     )
     found: Any = OmegaConf.to_object(settings)
     _refuse_limits_below_one(found.limits)
-    _refuse_unknown_thresholds(found.thresholds)
+    _refuse_bad_thresholds(found.thresholds)
     found.run.name = found.run.name or chosen.get("grid") or "sweep"
     return Sweep(
         mode=found.mode,
@@ -207,7 +207,8 @@ def _axes(plain: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _values(key: str, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
-        raise BadInput(f"`axes.{key}` must be a list of values: got {values!r}. Write [{values}].")
+        example = "1, 3, 5" if isinstance(values, list) else values
+        raise BadInput(f"`axes.{key}` must be a list of at least one value: got {values!r}. Write [{example}].")
     return [_value(key, item) for item in values]
 
 
@@ -248,12 +249,14 @@ def _refuse_limits_below_one(limits: Limits) -> None:
             raise BadInput(f"`limits.{name}` must be at least 1: got {value}.")
 
 
-def _refuse_unknown_thresholds(thresholds: Mapping[str, float]) -> None:
-    for name in thresholds:
+def _refuse_bad_thresholds(thresholds: Mapping[str, float]) -> None:
+    for name, value in thresholds.items():
         if name not in limit_names():
             near = get_close_matches(name, limit_names(), n=1)
             hint = f"Did you mean {near[0]}?" if near else "Use one of them."
             raise BadInput(f"`thresholds.{name}` is no limit of a verdict. Limits: {', '.join(limit_names())}. {hint}")
+        if wrong := limit_mistake(name, value):
+            raise BadInput(f"`thresholds.{name}` {wrong}: got {value:g}.")
 
 
 def _refuse_idle_overrides(axes: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _with_baselines(points: Iterable[Point], grid: Grid) -> Iterable[Candidate]:
 
 def _baseline_of(item: Candidate) -> Candidate:
     cell = item.cell.with_draft(Draft(name="none"))
-    return Candidate(cell, {**item.choices, "draft": "none"}, f"the baseline of {item.origin}")
+    return Candidate(cell, {**item.choices, "draft": "none"}, f"the baseline of {item.origin}" if item.origin else "")
 
 
 def _candidates(points: Iterable[Point], grid: Grid) -> Iterator[Candidate]:

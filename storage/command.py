@@ -56,8 +56,17 @@ def refuse_unwritable(folder: Path) -> None:
         ) from None
 
 
+def is_of_a_run(path: Path) -> bool:
+    """Whether the file would be taken for one that a sweep wrote."""
+    return path.name == "sweep.yaml" or (path.parent.parent / "sweep.yaml").is_file()
+
+
 def write_output(path: Path, content: bytes) -> None:
     """The file that the user named, whole or not at all. `BadInput` where its folder is not there."""
     if not path.parent.is_dir():
         raise BadInput(f"--output must be in a folder that exists: got {path}. Make {path.parent} first.")
+    if path.is_dir():
+        raise BadInput(f"--output must be a file: got the folder {path}. Name a file in it.")
+    if is_of_a_run(path):
+        raise BadInput(f"--output must be no file of a run's own: got {path}. Name one beside the run.")
     write_whole(path, content)

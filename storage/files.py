@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from storage.errors import StorageFailed
+from storage.errors import BadRun, StorageFailed
 from storage.places import BucketPath, Place
 
 TEMPORARY = ".*.tmp"
@@ -45,9 +45,12 @@ def _write_and_rename(path: Path, content: bytes | memoryview, is_durable: bool)
 
 
 def make_folder(path: Place) -> None:
-    """Make the folder and its parents; one that exists is fine."""
+    """Make the folder and its parents; one that exists is fine. `BadRun` where a file has its name, or that of a parent."""
     with refusals_of(path):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadRun(f"A run must be a folder: got {path}, where a file is in the way. Choose another folder.") from None
 
 
 def remove_temporaries(folder: Place) -> None:

@@ -26,7 +26,7 @@ UNITS = {
 HEAD = """# Views
 
 Every number comes from these views over the recorded rows: `python -m storage.query RUN... "SELECT ..."`, the shell (the
-same without SQL; `.views NAME` shows one), or `from storage.query import open_runs` in a notebook. The formulas are in
+same without SQL; `.views NAME` shows one), or `from storage import open_runs` in a notebook. The formulas are in
 `storage/views/`. Shares are 0 to 1, times have their unit in the name, `n_` is a count. Limits are in `thresholds`:
 they judge what was recorded, so that `UPDATE thresholds SET min_slo_attainment = 0.99` in a notebook judges anew, and
 `python sweep.py ... thresholds.min_slo_attainment=0.99` has the run judged so wherever it is read. Limits on

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from storage.claim import Claim
-from storage.errors import BadRun
+from storage.errors import BadRun, StorageFailed
 from storage.places import BucketPath, Place
 
 LOCK_FILE = ".lock"
@@ -42,7 +42,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         """Raise `BadRun` when another process holds it."""
-        path = folder / LOCK_FILE
+        self._path = path = folder / LOCK_FILE
         _refuse_local_locks(folder)
         self._file = _open(path)
         try:
@@ -65,7 +65,16 @@ class RunLock:
         self._file.flush()
 
     def require(self) -> None:
-        """Nothing: the operating system keeps it."""
+        """The operating system keeps it, until somebody removes its file: then another driver may have one of that name."""
+        try:
+            is_ours = os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise StorageFailed(
+                f"A run's lock must stay where it is: {self._path} was removed, so that another driver may write here too. "
+                "What was committed is whole: run the same command again."
+            )
 
     def release(self) -> None:
         self._file.close()

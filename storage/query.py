@@ -48,13 +48,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="RUN... [SQL]", help="run folders or globs, then one SQL statement")
-    parser.add_argument("--format", choices=FORMATS, default="table")
+    parser.add_argument("--format", choices=FORMATS, help="as the suffix of --output says, else table")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     patterns, sql = _split(options.words)
+    form = _form_of(options.format, options.output)
     with open_runs(patterns) as runs:
         if sql is None:
             from storage.shell import talk  # readline changes the terminal: only where it is wanted
@@ -64,8 +65,16 @@ def _run(options: argparse.Namespace) -> int:
             answer = ask(runs, sql)
             if answer is None:
                 raise BadInput(f"SQL must ask for rows: got {sql!r}. Begin with SELECT or FROM.")
-            write_answer(runs, answer, options.format, options.output)
+            write_answer(runs, answer, form, options.output)
     return 0
+
+
+def _form_of(asked: str | None, output: Path | None) -> str:
+    """The format that is asked for, and that the file's suffix promises."""
+    suffix = output.suffix[1:].lower() if output else ""
+    if asked and suffix in FORMATS and suffix != asked:
+        raise BadInput(f"--output must end in what --format says: got --format {asked} and {output}. Leave --format out.")
+    return asked or (suffix if suffix in FORMATS else "table")
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str | None]:

@@ -152,7 +152,8 @@ def _nearby(folder: Place) -> str:
     places = [folder] if folder.is_dir() else []
     runs = sorted(str(path) for place in places for path in place.iterdir() if is_run(path))
     if not runs:
-        return f"There is no run in {folder}. Start one: python sweep.py +grid=quickstart"
+        where = "this folder" if str(folder) == "." else folder
+        return f"There is no run in {where}. Start one: python sweep.py +grid=quickstart"
     return f"Runs there: {', '.join(runs)}. Use one of them."
 
 

@@ -126,10 +126,12 @@ def refuse_unsearchable(cells: Sequence[Cell], search: Search) -> None:
         return
     questions = questions_of(cells)
     if search.goal is not Goal.best_k and not any(len(arm.spots) > 1 for q in questions for arm in q.every_arm):
+        batch = max(cell.deployment.engine.batch for cell in cells)
         loads = ", ".join(sorted({cell.load.label for cell in cells}))
         raise BadInput(
-            f"search.goal={goal} must have an axis of loads to search over: got {loads} only. "
-            "Give one: 'axes.load.concurrency=[1,2,4,8,16,32]'."
+            f"search.goal={goal} must have several loads of one engine to search over: got {loads}, one for each engine "
+            f"start; engine.batch={batch} at most. Give loads that fit the batch, as for engine.batch=32: "
+            "'axes.load.concurrency=[1,2,4,8,16,32]'."
         )
     if search.goal is Goal.max_goodput:
         _refuse_no_limits(cells)

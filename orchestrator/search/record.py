@@ -76,7 +76,9 @@ class Searching:
         if not self.choice.is_done:
             yield f"search.goal={goal}: no answer yet; {n} of {most} cells were asked for so far."
             return
-        yield f"search.goal={goal}: {n} of {most} cells were enough ({n / most:.0%}); {most - n} are not searched."
+        is_known = any(answer.value for answer in self.choice.answers)
+        told = "cells were enough" if is_known else "cells told nothing that is valid"
+        yield f"search.goal={goal}: {n} of {most} {told} ({n / most:.0%}); {most - n} are not searched."
         several = len({answer.question.label for answer in self.choice.answers}) > 1
         for answer in self.choice.answers:
             yield f"  {answer.question.label}: {answer.text}" if several else f"  {answer.text}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from storage.command import OneLineParser, run_command, write_output
 from storage.errors import BadInput
 from storage.report import html_of, report_of
-from storage.report.between import Change, changes_between, changes_page
+from storage.report.between import Change, changes_between, changes_page, missing_of
 from storage.report.exports import export_of
 from storage.views import find_runs
 
@@ -71,6 +71,11 @@ def _report(options: argparse.Namespace) -> int:
             "Run one grid twice: model, engine, TP, batch, workload, sampling and load the same."
         )
     _write(options, changes)
+    if options.fail_on_regression and (missing := missing_of(folders[1])):
+        sys.stderr.write(
+            f"{folders[1]} is not whole ({missing}). What is missing cannot be compared, and counts as a regression.\n"
+        )
+        return REGRESSED
     return REGRESSED if options.fail_on_regression and any(change.is_regression for change in changes) else 0
 
 

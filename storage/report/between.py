@@ -42,6 +42,13 @@ def changes_between(before: Place, after: Place) -> list[Change]:
     return [Change(row["metric"], row["is_regression"], row["is_gain"], row) for row in rows]
 
 
+def missing_of(run: Place) -> str:
+    """How far a run is that is not whole, in words; "" = it is, or does not tell what it asked for."""
+    with readable_files(), open_runs([run]) as runs:
+        (told,) = rows_of(runs, "SELECT n_planned, is_whole, progress FROM runs")
+    return str(told["progress"]) if told["n_planned"] and not told["is_whole"] else ""
+
+
 def changes_page(changes: Sequence[Change]) -> str:
     """What changed, as Markdown: the regressions, then the gains."""
     return "\n".join(_lines(changes)) + "\n\n"

@@ -17,7 +17,7 @@ from storage.report.verdict import by_setting, setting_name, summary, times
 
 COLOURS = {"faster": "green", "slower": "red", "not significant": "dim"}
 MAX_PROBLEMS = 3
-CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant; yellow = invalid"
+CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significant; ! = invalid"
 
 
 def render_summary(findings: Findings) -> RenderableType:
@@ -75,14 +75,20 @@ def _cells(row: Row) -> Sequence[RenderableType]:
         number(row["al"]),
         number(row["user_tps_p50"], 1),
         _gain(row["user_tps"]),
-        Text(f"{output['ratio']:.2f}×" if output and output["ratio"] else "-", _colour(output)),
+        Text(_ratio(output), _colour(output)),
         number(row["ttft_ms_p50"], 1),
         "-" if row["lossless"] is None else f"{row['lossless']:.0%}",
     )
 
 
+def _ratio(gain: Row | None) -> str:
+    if not gain or not gain["ratio"]:
+        return "-"
+    return f"{gain['ratio']:.2f}×" + ("" if gain["valid"] else " !")
+
+
 def _gain(gain: Row | None) -> Text:
-    return Text(times(gain), _colour(gain))
+    return Text(times(gain).replace(" (invalid)", " !"), _colour(gain))
 
 
 def _colour(gain: Row | None) -> str:

@@ -7,13 +7,13 @@ FROM (SELECT *, unnest(reasons) AS reason FROM cells) JOIN remedies USING (reaso
 CREATE VIEW advice AS  -- of every cause: what it means, with its limit, and what helps
 SELECT unnest([
     {cause: 'low_acceptance', meaning: format('the target accepts less than {:g} % of what is drafted', 100 * low_efficiency),
-     remedy: 'try a draft of the same family or trained for this domain, or draft fewer tokens (draft.k)'},
+     remedy: 'try a draft that is trained for this domain or of the model''s family, or draft fewer tokens (draft.k)'},
     {cause: 'draft_too_dear', meaning: format('drafting takes more than {:g} % of a step without speculation, and more than verifying', 100 * dear_draft_share),
      remedy: 'try a smaller draft, fewer tokens (draft.k), or n-grams'},
     {cause: 'batch_too_large', meaning: format('a step grew dearer by more than {:g} % since the smallest load: verifying is no longer free', 100 * (dear_growth - 1)),
      remedy: 'speculate at lower concurrency only, or draft fewer tokens there'},
     {cause: 'step_too_dear', meaning: format('a speculative step takes more than {:g} times one without', dear_step),
-     remedy: 'draft fewer tokens (draft.k), or try another method'},
+     remedy: 'try another method'},
     {cause: 'prefill_bound', meaning: format('more than {:g} % of a request''s time is before its first token, which speculation does not shorten', 100 * high_prefill_share),
      remedy: 'speed up the prefill (prefix caching, chunked prefill, more GPUs) before the decoding'},
     {cause: 'memory', meaning: format('the draft takes more than {:g} % of the KV cache', 100 * high_kv_loss),
@@ -141,14 +141,15 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     LEFT JOIN reasons USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
     LEFT JOIN lengths USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
 )
-SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid, n_open,
-       coalesce(where_it_pays, '') AS where_it_pays, coalesce(where_it_does_not, '') AS where_it_does_not, draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
+SELECT joined.run, joined.engine, joined.model, joined.dtype, joined.tp, joined.workload, joined.split, joined.temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid, n_open,
+       coalesce(where_it_pays, '') AS where_it_pays, coalesce(where_it_does_not, '') AS where_it_does_not, joined.draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
        best.verdict AS best_verdict, best.load || CASE WHEN best.isl > 0 THEN format(', {} input tokens', best.isl) ELSE '' END AS best_at,
        best.n_prompts AS n_prompts, best.n_repeats AS n_repeats, coalesce(categories_that_pay, []) AS categories_that_pay,
-       coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(causes, []) AS causes,
+       coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(joined.causes, []) AS causes,
        CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'The search left out drafts that may pay: they were not asked for.'
             WHEN answer = 'unknown' THEN 'No speculative cell and its baseline are both valid.'
-            WHEN answer = 'yes' THEN format('{} serves {:.2f} times as fast at its best, {}.', draft, best_ratio, best_at)
+            WHEN answer = 'yes' THEN format('{} serves {:.2f} times as fast at its best, {}{}.', joined.draft, best_ratio, best_at,
+                                           coalesce(format(': a step brings {:.2f} tokens (AL) and takes as long as {:.2f} without a draft', of_best.al, of_best.al_break_even), ''))
             WHEN best_verdict <> 'slower' AND best_ratio > 1 AND answer = 'no'
             THEN format('{} prompts do not tell a gain from none: {:.2f} to {:.2f} times as fast are both possible.', joined.best.n_prompts, best_ci_low, best_ci_high)
             ELSE concat_ws(': ', CASE WHEN numbers IS NOT NULL THEN numbers END,
@@ -156,17 +157,18 @@ SELECT joined.run, engine, model, dtype, tp, workload, split, temperature, joine
                                     'differences are within noise, or of a kind that was not measured')) || '.' END AS why,
        CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'Run the same command without search.goal: it measures the rest.'
             ELSE CASE answer WHEN 'unknown' THEN 'Look at cell_verdicts: mend what makes the cells invalid, then run the same command again.'
-            WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}){}.', draft, best_method, best_k,
+            WHEN 'yes' THEN format('Use {} (draft.method={}, draft.k={}){}.', joined.draft, best_method, best_k,
                                    CASE WHEN n_faster < n_paying THEN format(' at {}; elsewhere another draft', faster_at) ELSE '' END)
                             || coalesce(' Best by load: ' || by_load || '.', '')
-            WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; {}.', draft, best_method, best_k,
+            WHEN 'depends' THEN format('Use {} (draft.method={}, draft.k={}) at {}; {}.', joined.draft, best_method, best_k,
                                        CASE WHEN n_faster < n_paying THEN faster_at ELSE where_it_pays END,
                                        CASE WHEN n_faster < n_paying THEN 'elsewhere another draft, or none' ELSE 'serve the rest without speculation' END)
                                 || coalesce(' Best by load: ' || by_load || '.', '')
             ELSE CASE WHEN best_verdict <> 'slower' AND best_ratio > 1 THEN 'Measure more prompts (workload.limit) before you decide; until then leave speculation off' ELSE 'Leave speculation off' END || coalesce(', or: ' || (SELECT string_agg(remedy, '; ' ORDER BY list_position(joined.causes, cause)) FROM advice
                                                                    WHERE list_contains(joined.causes, cause)), '') || '.' END END AS what_to_do,
        best.deployment_id AS best_deployment_id, best.condition AS best_condition
-FROM joined LEFT JOIN domains ON domains.run = joined.run AND domains.deployment_id = best.deployment_id AND domains.condition = best.condition
+FROM joined LEFT JOIN causes of_best ON of_best.run = joined.run AND of_best.deployment_id = best.deployment_id AND of_best.condition = best.condition
+LEFT JOIN domains ON domains.run = joined.run AND domains.deployment_id = best.deployment_id AND domains.condition = best.condition
  AND domains.metric = joined.metric;
 
 CREATE MACRO gained(verdict) AS CASE verdict WHEN 'faster' THEN true WHEN 'slower' THEN false END;  -- null = nothing shown
@@ -185,20 +187,20 @@ WITH facts AS (
         SELECT DISTINCT run, deployment_id, true AS is_self FROM shown_cells WHERE draft_model = cell_json ->> '$.deployment.model.path'
     ) USING (run, deployment_id) GROUP BY ALL
 ), loads AS (
-    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(tried, tried.ratio) FILTER (tried.concurrency = high) AS best_high,
-           arg_max(tried, tried.ratio) FILTER (tried.concurrency = low) AS best_low
+    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(tried, {is_sure: tried.verdict = 'faster', ratio: tried.ratio}) FILTER (tried.concurrency = high) AS best_high,
+           arg_max(tried, {is_sure: tried.verdict = 'faster', ratio: tried.ratio}) FILTER (tried.concurrency = low) AS best_low
     FROM facts JOIN causes AS tried USING (run, engine, model, workload, temperature) WHERE tried.valid GROUP BY ALL
 )
 SELECT run, engine, model, workload, temperature, unnest([
     {nr: 1, item: 'Is the output structured or predictable?', answer: CASE WHEN efficiency IS NULL THEN 'unknown' WHEN efficiency >= predictable_efficiency THEN 'yes' ELSE 'no' END,
      speaks_for: efficiency >= predictable_efficiency,
-     evidence: format('at best {:.0f} % of drafted tokens are accepted, by {}', 100 * efficiency, efficient_draft)},
+     evidence: format('at best {:.0f} % of drafted tokens are accepted, by {}; predictable is {:g} %', 100 * efficiency, efficient_draft, 100 * predictable_efficiency)},
     {nr: 2, item: 'Is it creative, with hot sampling?', answer: CASE WHEN temperature >= hot_temperature THEN 'yes' ELSE 'no' END, speaks_for: temperature < hot_temperature,
      evidence: format('temperature {:g}', temperature)},
     {nr: 3, item: 'Is there room in memory for a draft?', answer: CASE WHEN kv_lost_share IS NULL THEN 'unknown' WHEN kv_lost_share <= high_kv_loss THEN 'yes' ELSE 'no' END,
      speaks_for: kv_lost_share <= high_kv_loss, evidence: CASE WHEN kv_lost_share = 0 THEN 'the KV cache is as large with a draft as without' ELSE format('a draft takes up to {:.1f} % of the KV cache', 100 * kv_lost_share) END},
     {nr: 4, item: 'Is the concurrency high?', answer: CASE WHEN high >= high_concurrency THEN 'yes' WHEN high IS NULL THEN 'unknown' ELSE 'no' END,
-     speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) WHEN high IS NOT NULL THEN true END, evidence: best_of(best_high)},
+     speaks_for: CASE WHEN high >= high_concurrency THEN gained(best_high.verdict) WHEN high IS NOT NULL THEN true END, evidence: CASE WHEN high >= high_concurrency THEN best_of(best_high) ELSE format('at most {} at once were measured; {} is high', high, high_concurrency) END},
     {nr: 5, item: 'Are batches small?', answer: CASE WHEN low IS NULL THEN 'unknown' WHEN low < high_concurrency THEN 'yes' ELSE 'no' END, speaks_for: gained(best_low.verdict),
      evidence: best_of(best_low)},
     {nr: 6, item: 'Does the prefill dominate, as with long contexts?', answer: CASE WHEN prefill_share IS NULL THEN 'unknown' WHEN prefill_share > high_prefill_share THEN 'yes' ELSE 'no' END,

@@ -155,10 +155,14 @@ def test_a_grid_of_ones_own_that_lacks_its_first_line_is_told_so(tmp_path: Path)
         ),
         pytest.param(
             ["axes.draft=ngram"],
-            r"`axes.draft` must be a list of values: got 'ngram'. Write \[ngram\]",
+            r"`axes.draft` must be a list of at least one value: got 'ngram'. Write \[ngram\]",
             id="axis without list",
         ),
-        pytest.param(["axes.draft=[]"], "`axes.draft` must be a list of values", id="axis without values"),
+        pytest.param(
+            ["axes.draft=[]"],
+            r"`axes.draft` must be a list of at least one value: got \[\]. Write \[1, 3, 5\]",
+            id="axis without values",
+        ),
         pytest.param(
             ["axes.draft=[ngarm]"],
             r"`draft` must be a file of conf/draft/: got 'ngarm'.*Did you mean ngram\?",

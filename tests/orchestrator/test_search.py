@@ -224,7 +224,7 @@ def test_cells_of_one_question_differ_in_draft_load_and_repeat_only() -> None:
 @pytest.mark.parametrize(
     ("cells", "search", "message"),
     [
-        pytest.param(grid(3, loads=(4,)), {"goal": Goal.crossover}, "must have an axis of loads", id="one load"),
+        pytest.param(grid(3, loads=(4,)), {"goal": Goal.crossover}, "must have several loads of one engine", id="one load"),
         pytest.param(grid(3), {"goal": Goal.best_k}, "must have several draft lengths", id="one length"),
         pytest.param(grid(3), {"goal": Goal.max_goodput}, "must have limits on latency", id="no limits"),
         pytest.param(grid(3)[10:], {"goal": Goal.crossover}, "must have drafts and their baselines", id="no baseline"),

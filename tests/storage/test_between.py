@@ -90,6 +90,13 @@ def test_the_exit_code_tells_a_pipeline(tmp_path: Path, gap_ms: float, words: li
     assert (tmp_path / "page.md").read_text().startswith("# after against before\n")
 
 
+def test_a_run_that_lacks_what_it_asked_for_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = run(tmp_path / "before", 20), run(tmp_path / "after", 20)
+    (after / "sweep.yaml").write_text("invocation:\n  n_cells: 3\n")
+    assert main([str(before), str(after), "--fail-on-regression"]) == 1
+    assert "after is not whole (so far: 2 of 3 cells)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

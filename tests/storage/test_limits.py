@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import pytest
 from recorded import record
 from recorded_grid import ask, pair, point
 
-from storage.limits import limit_names
+from storage.errors import BadInput
+from storage.limits import FIXED, limit_mistake, limit_names
 from storage.views import open_runs
 
 VALID = "SELECT count(*) FILTER (valid), count(*) FROM cells"
@@ -41,4 +44,36 @@ def test_runs_that_ask_for_different_limits_are_judged_by_the_usual_ones_and_it_
 
 def test_the_names_are_the_columns_of_thresholds(tmp_path: Path) -> None:
     with open_runs([recorded(tmp_path / "run", "{}")]) as runs:
-        assert tuple(column for column, *_ in runs.execute("DESCRIBE thresholds").fetchall()) == limit_names()
+        assert (
+            tuple(column for column, *_ in runs.execute("DESCRIBE thresholds").fetchall() if column not in FIXED)
+            == limit_names()
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        pytest.param("resamples", math.nan, "finite", id="no number"),
+        pytest.param("resamples", 1.5, "whole, 10 to 100,000", id="part of a sample"),
+        pytest.param("resamples", 1e8, "whole, 10 to 100,000", id="for ever"),
+        pytest.param("min_requests", 0, "at least 1", id="no request"),
+        pytest.param("min_slo_attainment", 2, "a share", id="more than all"),
+        pytest.param("max_failed_share", -0.1, "a share", id="less than none"),
+        pytest.param("min_logprob", 1, "at most 0", id="more than certain"),
+        pytest.param("max_hours_apart", -1, "at least 0", id="before"),
+    ],
+)
+def test_a_limit_has_its_range(name: str, value: float, wrong: str) -> None:
+    assert wrong in limit_mistake(name, value)
+
+
+def test_the_usual_limits_are_in_their_ranges(tmp_path: Path) -> None:
+    with open_runs([recorded(tmp_path, "{}")]) as runs:
+        (usual,) = runs.execute("FROM thresholds").fetchall()
+        names = [column for column, *_ in runs.execute("DESCRIBE thresholds").fetchall()]
+    assert [name for name, value in zip(names, usual, strict=True) if limit_mistake(name, value)] == []
+
+
+def test_a_limit_that_was_written_by_hand_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"`thresholds.resamples` must be whole, 10 to 100,000: got 0 in a run's sweep.yaml"):
+        open_runs([recorded(tmp_path, "{resamples: 0}")])

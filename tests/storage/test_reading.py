@@ -218,6 +218,15 @@ def test_an_answer_goes_to_a_file_when_asked(run: Path, tmp_path: Path, form: st
         assert "ngram" in output.read_text()
 
 
+def test_the_suffix_of_the_file_is_its_format(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "answer.csv"
+    assert main([str(run), SQL, "--output", str(output)]) == 0
+    assert output.read_text().startswith("method,k,")
+    told = query(str(run), SQL, "--format", "json", "--output", str(output))
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
+    assert "--output must end in what --format says: got --format json and " in told.stderr
+
+
 def test_a_table_in_a_pipe_is_not_cut(run: Path) -> None:
     done = query(str(run), "SELECT *, repeat('x', 300) AS wide FROM cells, range(300)")
 

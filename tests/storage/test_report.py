@@ -262,14 +262,18 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], code: int, mess
     assert done.stderr.startswith(message)
 
 
-def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+def test_a_page_that_is_a_folder_or_a_file_of_a_run_is_a_mistake(tmp_path: Path) -> None:
     folder = record(tmp_path / "run")
     (tmp_path / "page.md").mkdir()
 
     done = report(str(folder), "-o", str(tmp_path / "page.md"))
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("Results must be writable: Is a directory")
+    assert done.returncode == 2
+    assert re.fullmatch(r"--output must be a file: got the folder \S+\. Name a file in it\.\n", done.stderr)
+    (folder / "sweep.yaml").touch()
+    done = report(str(folder), "-o", str(folder / "cells" / "page.md"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("--output must be no file of a run's own: got ")
 
 
 def test_an_engine_that_did_not_start_is_in_the_report_with_its_reason(tmp_path: Path) -> None:

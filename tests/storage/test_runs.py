@@ -350,6 +350,23 @@ class RunLockIsFree:
 # ------------------------------------------------------------------------------------------------- one writer, and death
 
 
+def test_a_driver_whose_lock_was_removed_writes_no_more(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", CellResult(create_row(create_cell())))
+    with RunStore.open(folder) as store:
+        (folder / ".lock").unlink()
+        with pytest.raises(StorageFailed, match=r"A run's lock must stay where it is: \S+\.lock was removed"):
+            store.write(CellResult(create_row(create_cell("ngram", 3))))
+        with RunStore.open(folder), pytest.raises(StorageFailed, match="another driver may write here too"):
+            store.write(CellResult(create_row(create_cell("ngram", 3))))
+
+
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_a_file_in_the_way_of_a_run_is_a_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadRun, match=r"A run must be a folder: got .*, where a file is in the way"):
+        files.make_folder(tmp_path / name)
+
+
 def test_a_second_driver_is_refused_and_told_who_is_the_first(tmp_path: Path) -> None:
     told = rf"A run has one driver at a time: .* in use by process {os.getpid()} on "
     with RunStore.create(tmp_path / "run", "") as store, pytest.raises(BadRun, match=told):

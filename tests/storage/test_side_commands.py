@@ -37,7 +37,7 @@ def command(*words: str | bytes, **options: object) -> subprocess.CompletedProce
         pytest.param(("storage.report",), id="report"),
         pytest.param(("jobs.workloads", "mini", "--limit", "few"), id="workloads"),
         pytest.param(("jobs.submit", "fly"), id="submit"),
-        pytest.param(("jobs.submit", "slurm", "--nodes", "few"), id="submit's command"),
+        pytest.param(("jobs.submit", "slurm", "--nowhere", "few"), id="submit's command"),
     ],
 )
 def test_wrong_arguments_are_one_line(words: tuple[str, ...]) -> None:

@@ -203,10 +203,10 @@ def test_the_checklist_of_practice_is_answered_from_data(tmp_path: Path) -> None
     folder = record(tmp_path / "run", *by_concurrency(FALLING))
 
     assert ask(folder, "SELECT nr, answer, speaks_for, evidence FROM checklist ORDER BY nr") == [
-        (1, "no", False, "at best 33 % of drafted tokens are accepted, by ngram k=3"),
+        (1, "no", False, "at best 33 % of drafted tokens are accepted, by ngram k=3; predictable is 50 %"),
         (2, "no", True, "temperature 0"),
         (3, "unknown", None, None),
-        (4, "no", True, "at concurrency 8, the best draft, ngram k=3, is 0.50 times as fast"),
+        (4, "no", True, "at most 8 at once were measured; 32 is high"),
         (5, "yes", True, "at concurrency 1, the best draft, ngram k=3, is 1.60 times as fast"),
         (6, "no", True, "up to 11 % of a request's time is before its first token, at concurrency 1"),
     ]

@@ -30,10 +30,11 @@ function drawCategories(width) {
       Plot.ruleY(d3.groups(rows, (row) => row.category).map(([name, same]) => ({ name, low: d3.min(same, (row) => row[category.value]), high: d3.max(same, (row) => row[category.value]) })),
         { y: "name", x1: "low", x2: "high", stroke: "var(--line)", strokeWidth: 3 }),
       Plot.ruleX([1], { strokeWidth: isRatio ? 1.5 : 1 }),
-      Plot.dot(rows, { y: "category", x: category.value, r: 5, symbol: (row) => symbolOf(row.draft), stroke: (row) => colourOf(row.draft), fill: (row) => isRatio ? fillOf(row) : colourOf(row.draft), strokeWidth: 2 }),
+      Plot.dot(rows, { y: "category", x: category.value, r: 5, symbol: (row) => symbolOf(row.draft), stroke: (row) => colourOf(row.draft), fill: (row) => isRatio ? fillOf(row) : colourOf(row.draft), strokeWidth: 2, opacity: (row) => isRatio ? faintIfInvalid(row) : 1 }),
+      ...(isRatio ? crosses(rows, { y: "category", x: "ratio" }) : []),
       Plot.tip(rows, Plot.pointer({ y: "category", x: category.value, title: told })),
     ],
-    symbol: { type: "identity" }, color: { type: "identity" },
+    symbol: { type: "identity" }, color: { type: "identity" }, opacity: { type: "identity" },
   });
 }
 
