@@ -124,9 +124,12 @@ class TestVllmEngine(EngineContract):
         grown = running.engine.counters(running.endpoint)["iterations"] - before
         assert grown >= len(answer.step_drafted)
 
-    def test_a_session_attached_to_it_counts_the_same_steps(self, running: Running) -> None:
+    def test_a_session_attached_to_it_with_its_key_counts_the_same_steps(
+        self, running: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ITS_KEY", running.endpoint.model)
         url = f"http://127.0.0.1:{running.endpoint.port}/v1"
-        there = Engine(name="attached", url=url, served_model=running.endpoint.model, batch=4)
+        there = Engine(name="attached", url=url, served_model=running.endpoint.model, api_key_env="ITS_KEY", batch=4)
         deployment = Deployment(Model("chain", str(self.folder)), there, NGRAM)
         cell = Cell(deployment, Workload(limit=3, output_limit=12, ignore_eos=True), Sampling(), Load(concurrency=2))
         spec = SessionSpec("attached", "an-invocation", deployment, (CellOrder(cell, 1),), 0.0)
