@@ -135,7 +135,8 @@ class Hunt:
         around = [max((x for x in visited if x < load), default=None), min((x for x in visited if x > load), default=None)]
         known = {at: best for at in around if at is not None and (best := self.best(at))}
         if not known:
-            return Answer(self.question, f"at {load} {self._name}: unknown, no valid pair of cells near it", None, load)
+            text = f"at {load} {self._name}: unknown, no valid pair of cells near it"
+            return Answer(self.question, text, None, load, is_known=False)
         k = max(known.values(), key=lambda best: self._value(best[0], load))[0]
         text = f"at {load} {self._name} {f'k={k}' if k else 'off'}, as at {' and '.join(map(str, known))}; not measured"
         return Answer(self.question, text, self.family[k] if k else None, load)

@@ -151,7 +151,7 @@ def _answer(
     question: Question, arm: Arm, told: Mapping[int, Interval], sides: list[tuple[int, int]], n_asked: int
 ) -> Answer:
     if not told:
-        return Answer(question, f"{arm.label}: unknown, no valid pair of cells", arm)
+        return Answer(question, f"{arm.label}: unknown, no valid pair of cells", arm, is_known=False)
     if not sides:
         pays = told[min(told)].value > 1
         edge = max(told) if pays else min(told)

@@ -127,11 +127,9 @@ class Climb:
 
     def _answer(self, best: tuple[Arm, int, Reached] | None) -> Answer:
         if best is None:
-            is_known = any(self.reached(arm) for arm in self.question.every_arm)
-            return Answer(
-                self.question,
-                "no load that was measured keeps the limits on latency" if is_known else "unknown: no cell is valid",
-            )
+            if any(self.reached(arm) for arm in self.question.every_arm):
+                return Answer(self.question, "no load that was measured keeps the limits on latency")
+            return Answer(self.question, "unknown: no cell is valid", is_known=False)
         arm, load, reached = best
         share = f"{reached.attainment.value:.0%} of them keep the limits"
         text = f"{arm.label} at {load} gives the most: {reached.goodput} requests/s, {share}"

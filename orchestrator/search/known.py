@@ -66,6 +66,7 @@ class Answer:
     pays_to: int | None = None  # crossover: the last load before it, and ...
     costs_from: int | None = None  # ... the first one after it
     value: Interval | None = None
+    is_known: bool = True  # False = nothing that is valid tells
 
 
 class Skip(NamedTuple):

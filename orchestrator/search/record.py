@@ -76,7 +76,7 @@ class Searching:
         if not self.choice.is_done:
             yield f"search.goal={goal}: no answer yet; {n} of {most} cells were asked for so far."
             return
-        is_known = any(answer.value for answer in self.choice.answers)
+        is_known = any(answer.is_known for answer in self.choice.answers)
         told = "cells were enough" if is_known else "cells told nothing that is valid"
         yield f"search.goal={goal}: {n} of {most} {told} ({n / most:.0%}); {most - n} are not searched."
         several = len({answer.question.label for answer in self.choice.answers}) > 1

@@ -124,6 +124,21 @@ def test_where_no_cell_is_valid_limits_are_neither_kept_nor_missed() -> None:
     }
 
 
+def test_a_search_that_found_no_gain_has_found_something() -> None:
+    cells = grid(1, 3, loads=(1, 2), slo_tpot_s=LIMIT_S)
+    slow = world(cells, off={(k, load): 0.1 for k in (1, 3) for load in (1, 2)})
+    missed = {cell_id: replace(seen, attainment=Interval(0.1, 0.1, 0.1)) for cell_id, seen in slow.items()}
+    for goal, told, words_told in (
+        (Goal.best_k, slow, "cells were enough"),
+        (Goal.max_goodput, missed, "cells were enough"),
+        (Goal.best_k, {}, "cells told nothing that is valid"),
+        (Goal.max_goodput, {}, "cells told nothing that is valid"),
+    ):
+        searching = Searching(cells, Search(goal))
+        searching.choice, _ = walk(cells, told, searching.search)
+        assert words_told in next(searching.told()), goal
+
+
 def test_other_limits_are_another_search() -> None:
     search = Search(Goal.max_goodput)
     assert len({Searching(grid(3, slo_tpot_s=limit_s), search).id for limit_s in (0.02, 0.05)}) == 2
