@@ -33,6 +33,7 @@ from storage.limits import limit_mistake, limit_names
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 CONFIG = "config"
+ENDLESS = re.compile(r"(?<![\w.])-?\d{300,}(?![\w.])")  # a whole number that is too large for a float
 FREE_FORM = (
     r"axes|thresholds|engine\.(?:args|runtime_env)|draft\.args|workload\.(?:columns|template_args)|cluster\.(?:marks|pools)"
 )
@@ -63,6 +64,7 @@ def compose(argv: Sequence[str]) -> Sweep | None:
     Raises `BadInput`, one line, for every mistake in the command line or in conf/.
     """
     _refuse_multirun(argv)
+    _refuse_endless_numbers(argv)
     received: list[Sweep | BadInput] = []
 
     def receive(config: DictConfig) -> None:  # runs inside Hydra, which prints its own words over what is raised here
@@ -241,6 +243,13 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {
         key: [_value(key, item) for item in (value if isinstance(value, list) else [value])] for key, value in rule.items()
     }
+
+
+def _refuse_endless_numbers(argv: Sequence[str]) -> None:
+    for item in argv:
+        if found := ENDLESS.search(item):
+            key = item.lstrip("+").partition("=")[0][:80]
+            raise BadInput(f"`{key}` must be a number that can be counted with: got one of {len(found[0])} digits.")
 
 
 def _refuse_limits_below_one(limits: Limits) -> None:

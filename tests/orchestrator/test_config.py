@@ -143,6 +143,14 @@ def test_a_grid_of_ones_own_that_lacks_its_first_line_is_told_so(tmp_path: Path)
             ["thresholds.min_request=1"], "`thresholds.min_request` is no limit .*Did you mean min_requests", id="threshold"
         ),
         pytest.param(
+            [f"thresholds.resamples=1{'0' * 400}"], "`thresholds.resamples` must be .* got one of 401 digits", id="endless"
+        ),
+        pytest.param(
+            [f"axes.load.rate=[1,1{'0' * 5000}]"],
+            "`axes.load.rate` must be .* got one of 5001 digits",
+            id="endless in a list",
+        ),
+        pytest.param(
             ["thresholds.min_requests=few"], "`thresholds.min_requests` must be a number: got 'few'", id="no threshold"
         ),
         pytest.param(["-m", "draft=none"], "a sweep is one run: got --multirun", id="multirun"),
