@@ -42,8 +42,13 @@ def check_token() -> None:
 
 def believe_in_tokens() -> None:
     """Ray's client sends a token only in this mode, which `ray start` takes by itself where there is a token."""
-    if _token()[0]:
+    if has_token():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def has_token() -> bool:
+    """Whether Ray's client will find one. `BadInput` for one that cannot be read."""
+    return bool(_token()[0])
 
 
 def _token() -> tuple[str, str]:

@@ -20,13 +20,13 @@ from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython
 
 from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
 from jobs.errors import BadInput, RayDidNotStart
+from jobs.submit.ray_address import TOKEN_PLACES, check_token, has_token
 from orchestrator.settings import AUTO, CLIENT, Cluster, Kind, check_address
 
 MARKER = "SPECSWEEP_DRIVER"
 OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
 KNOCK_S = 5.0
 ANSWER_LIMIT_S = 30.0  # seconds of it are the import of Ray
-TOKEN_PLACES = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
 ASK_CLUSTER = """
 import sys
 from ray._private.services import canonicalize_bootstrap_address
@@ -136,14 +136,16 @@ def _existing(cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def _tokens_sent() -> Iterator[None]:
     """Ray sends a token only in this mode, which `ray start` takes by itself where there is a token."""
-    has_token = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if "RAY_AUTH_MODE" in os.environ or not (has_token or Path("~/.ray/auth_token").expanduser().is_file()):
+    check_token()
+    if "RAY_AUTH_MODE" in os.environ or not has_token():
         yield
         return
-    with _environment({"RAY_AUTH_MODE": "token"}):
-        Config.initialize("")  # it read the environment when it was imported
-        yield
-    Config.initialize("")
+    try:
+        with _environment({"RAY_AUTH_MODE": "token"}):
+            Config.initialize("")  # it read the environment when it was imported
+            yield
+    finally:
+        Config.initialize("")
 
 
 def _address_of(cluster: Cluster) -> str:

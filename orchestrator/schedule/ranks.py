@@ -28,9 +28,8 @@ FACTS_LIMIT_S = 30.0
 POLL_S = 0.5
 
 
-@ray.remote(
-    max_restarts=0, max_task_retries=0, max_concurrency=3
-)  # prepare or run, stop, gpus; an attempt is ours, never Ray's
+# Three at a time: prepare or run, stop, gpus; an attempt is ours, never Ray's.
+@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=3)
 class RankActor:
     """One rank on its node."""
 

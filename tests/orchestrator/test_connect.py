@@ -89,8 +89,9 @@ def test_a_token_that_is_there_is_sent(place: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(tmp_path))
     with connect._tokens_sent():
         assert "RAY_AUTH_MODE" not in os.environ
+    (tmp_path / "token").write_text("x")
     if place:
-        monkeypatch.setenv(place, "x")
+        monkeypatch.setenv(place, str(tmp_path / "token"))  # a path is a token, too
     else:
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray" / "auth_token").write_text("x")
