@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from failing import LIMIT_S, Run, assert_true_end, end_drivers, in_mounts, on
@@ -54,6 +55,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretended]:
         yield found
 
 
+def assert_ended_and_went_on(done: CompletedProcess[str], why: str, run: Run, n_cells: int) -> None:
+    """The first command ended for that reason in one line, and the second measured what was missing."""
+    assert "first ended with 1\n" in done.stdout, done.stdout + done.stderr
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+    run.assert_each_once(n_cells)
+    run.assert_nothing_left()
+
+
 FILLS_UP = """
 disk=$1 kept=$2; shift 2
 mount -t tmpfs -o size=300k none "$disk"
@@ -73,12 +83,7 @@ def test_a_disk_that_is_full_ends_the_command_with_one_line_and_with_room_it_goe
     kept.mkdir()
     run = on(cluster, disk, "repeats=12", "workload.output_limit=200", "engine.args.step_ms=1")
     done = in_mounts(FILLS_UP, [str(disk), str(kept), *run.argv], run.environment)
-    assert "first ended with 1\n" in done.stdout, done.stdout + done.stderr
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
-    after = Run(kept, ())
-    after.assert_each_once(12)
-    after.assert_nothing_left()
+    assert_ended_and_went_on(done, "No space left on device", Run(kept, ()), 12)
 
 
 BECOMES_READ_ONLY = """
@@ -97,12 +102,7 @@ def test_results_that_become_read_only_end_the_command_with_one_line_and_writabl
 ) -> None:
     run = on(cluster, tmp_path, "repeats=6")
     done = in_mounts(BECOMES_READ_ONLY, [str(tmp_path), *run.argv], run.environment)
-    assert "first ended with 1\n" in done.stdout, done.stdout + done.stderr
-    assert "Read-only file system" in done.stderr
-    assert "Traceback" not in done.stderr
-    after = Run(tmp_path, ())
-    after.assert_each_once(6)
-    after.assert_nothing_left()
+    assert_ended_and_went_on(done, "Read-only file system", Run(tmp_path, ()), 6)
 
 
 READ_ONLY = 'disk=$1; shift; mount -t tmpfs none "$disk" && mount -o remount,ro "$disk" && exec "$@"'
