@@ -90,7 +90,8 @@ BECOMES_READ_ONLY = """
 disk=$1; shift
 "$@" & driver=$!
 until ls "$disk"/run/cells/*.parquet; do sleep 0.2; done &> /dev/null
-mount --bind "$disk"/run/cells "$disk"/run/cells && mount -o remount,bind,ro "$disk"/run/cells
+mount --bind "$disk"/run/cells "$disk"/run/cells
+until mount -o remount,bind,ro "$disk"/run/cells; do :; done 2> /dev/null  # busy while a file is being written there
 wait $driver; echo "first ended with $?"
 umount "$disk"/run/cells
 "$@"; echo "second ended with $?"
