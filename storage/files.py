@@ -65,6 +65,14 @@ def remove(paths: Iterable[Place]) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_empty(folders: Iterable[Place]) -> None:
+    """Remove those that hold nothing, in this order; a bucket has no folders."""
+    for folder in folders:
+        if isinstance(folder, Path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself durable; some network file systems refuse to sync a folder, and need not."""
     with contextlib.suppress(OSError):

@@ -11,10 +11,11 @@ appears whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 
-from storage.errors import BadRun, StorageFailed
-from storage.files import make_folder, refusals_of, remove, remove_temporaries, write_whole
+from storage.errors import BadInput, BadRun, StorageFailed
+from storage.files import make_folder, refusals_of, remove, remove_empty, remove_temporaries, write_whole
 from storage.lock import LOCK_FILE, Lock, lock_run
 from storage.parts import MANIFEST, Parts, is_compacted, name_of_try, parts_of
 from storage.places import Place, place_of
@@ -36,6 +37,8 @@ class RunStore:
         self._lock = lock
         self._tries: set[str] = set()
         self._merged_sessions: frozenset[str] = frozenset()
+        self._before: bytes | None = None  # what `sweep.yaml` was
+        self._made: list[Place] | None = None  # files that go if the sweep is refused; None = rows came, or it was opened
 
     @classmethod
     def create(cls, folder: Place | str, sweep_yaml_text: str) -> RunStore:
@@ -44,25 +47,26 @@ class RunStore:
         Raises `BadRun` for a folder that holds something else, a newer schema, or a run that another process writes.
         """
         folder = place_of(folder)
-        _refuse_foreign(folder)
+        before = _sweep_before(folder)
         make_folder(folder)
-        lock = lock_run(folder)
+        store = cls(folder, lock_run(folder))
+        store._before, store._made = before, [] if before is not None else [folder / SWEEP_FILE, folder / LOCK_FILE]
         try:
             write_whole(folder / SWEEP_FILE, redact(sweep_yaml_text).encode())
-            return cls(folder, lock)._prepared()
-        except BaseException:
-            lock.release()
+            return store._prepared()
+        except BaseException as error:
+            store.close(error)
             raise
 
     @classmethod
     def open(cls, folder: Place | str) -> RunStore:
         """Go on with a run that exists. Raises `BadRun` as `create` does, and when there is no run."""
         folder = require_run(place_of(folder))
-        lock = lock_run(folder)
+        store = cls(folder, lock_run(folder))
         try:
-            return cls(folder, lock)._prepared()
+            return store._prepared()
         except BaseException:
-            lock.release()
+            store.close()
             raise
 
     def _prepared(self) -> RunStore:
@@ -82,6 +86,7 @@ class RunStore:
         Raises `StorageFailed` when the disk refuses, or when that try is recorded already; no torn file is left.
         """
         self._lock.require()
+        self._made = None
         if isinstance(row, SessionRow):
             if row.session_id in self._merged_sessions:
                 raise StorageFailed(
@@ -125,7 +130,10 @@ class RunStore:
         """Keep what a search has decided so far, in place of what it had before. Nothing for no rows."""
         self._lock.require()
         if rows:
-            write_whole(self.folder / "decisions" / f"{rows[0].search_id}.parquet", to_parquet(rows, DECISIONS))
+            path = self.folder / "decisions" / f"{rows[0].search_id}.parquet"
+            if self._made is not None and not path.exists():
+                self._made.append(path)
+            write_whole(path, to_parquet(rows, DECISIONS))
 
     def write_log(self, session_id: str, text: str) -> str:
         """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""
@@ -137,15 +145,25 @@ class RunStore:
         """What is recorded so far, for the planner."""
         return history_of(self.folder)
 
-    def close(self) -> None:
-        """Let another process write. Closing twice is fine."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Let another process write. Closing twice is fine. After a `BadInput` before any row, all is as before `create`."""
+        if isinstance(error, BadInput) and self._made is not None:
+            with suppress(StorageFailed):  # the mistake is to be told
+                self._take_back(self._made)
         self._lock.release()
+
+    def _take_back(self, made: Sequence[Place]) -> None:
+        remove(made)
+        if self._before is None:
+            remove_empty([*(self.folder / name for name in FOLDERS), self.folder])
+        else:
+            write_whole(self.folder / SWEEP_FILE, self._before)
 
     def __enter__(self) -> RunStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self.close(error)
 
 
 def history_of(folder: Place | str) -> History:
@@ -190,10 +208,13 @@ def _is_there(folder: Place) -> bool:
         raise BadRun(f"A run must be a readable folder: got {error.strerror} at {folder}. Choose another folder.") from error
 
 
-def _refuse_foreign(folder: Place) -> None:
-    """An absent or empty folder may become a run, and a run may go on; anything else is somebody's."""
-    if _is_there(folder) and _content(folder):
-        require_run(folder)
+def _sweep_before(folder: Place) -> bytes | None:
+    """The `sweep.yaml` of a run that may go on; None for an absent or empty folder. `BadRun` for what is somebody's."""
+    if not (_is_there(folder) and _content(folder)):
+        return None
+    written = require_run(folder) / SWEEP_FILE
+    with refusals_of(written):
+        return written.read_bytes() if written.is_file() else None
 
 
 def _content(folder: Place) -> list[str]:
