@@ -38,7 +38,7 @@ def call(endpoint: Endpoint, method: str, path: str, *, body: object = None, tim
     except httpx.TimeoutException:
         raise EngineHung(f"the engine must answer {method} {path} within {timeout_s:g} s: it did not.") from None
     except httpx.TransportError as failure:
-        raise EngineDied(f"the engine must answer {method} {path}: no connection ({failure}).") from None
+        raise _no_connection(method, path, failure) from None
     if answer.status_code in (401, 403):
         raise WrongEngine(
             f"the engine on port {endpoint.port} must serve as {endpoint.model!r}: it refuses our key with "
@@ -54,9 +54,23 @@ def call(endpoint: Endpoint, method: str, path: str, *, body: object = None, tim
 def is_healthy(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool:
     """Does a GET of that path bring a 2xx? Never raises for what is wrong with the engine."""
     try:
-        return _request(endpoint, "GET", path, timeout_s).is_success
-    except httpx.TransportError:
+        return answers_well(endpoint, path, timeout_s=timeout_s)
+    except EngineDied:
         return False
+
+
+def answers_well(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool:
+    """Does a GET of that path bring a 2xx in time? `EngineDied` without a connection."""
+    try:
+        return _request(endpoint, "GET", path, timeout_s).is_success
+    except httpx.TimeoutException:
+        return False
+    except httpx.TransportError as failure:
+        raise _no_connection("GET", path, failure) from None
+
+
+def _no_connection(method: str, path: str, failure: httpx.TransportError) -> EngineDied:
+    return EngineDied(f"the engine must answer {method} {path}: no connection ({failure}).")
 
 
 def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float, body: object = None) -> httpx.Response:

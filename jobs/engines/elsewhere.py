@@ -8,7 +8,7 @@ from collections.abc import Callable
 from jobs.engines import control
 from jobs.engines.base import Endpoint
 from jobs.engines.process import POLL_S
-from jobs.errors import EngineDidNotStart
+from jobs.errors import EngineDidNotStart, EngineDied
 
 
 class Elsewhere:
@@ -23,13 +23,17 @@ class Elsewhere:
     def wait_ready(
         self, endpoint: Endpoint, health_path: str, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
     ) -> float:
-        """Block until it answers; the seconds that took. `EngineDidNotStart` when it does not."""
+        """Block until it answers; the seconds that took. `EngineDidNotStart` when it does not.
+
+        It runs already: one that takes no connection is not waited for, only one that is busy.
+        """
         started_s = time.monotonic()
-        while not control.is_healthy(endpoint, health_path):
+        while not _answers(endpoint, health_path):
             waited_s = time.monotonic() - started_s
             if should_stop() or waited_s > timeout_s:
                 raise EngineDidNotStart(
-                    f"the server of `engine.url` must answer {health_path}: {endpoint.authority} did not."
+                    f"the server of `engine.url` must answer {health_path}: {endpoint.authority} did not "
+                    f"within {waited_s:.0f} s (engine.start_timeout_s={timeout_s:g})."
                 )
             time.sleep(POLL_S)
         return time.monotonic() - started_s
@@ -39,3 +43,13 @@ class Elsewhere:
 
     def stop(self) -> bool:
         return True
+
+
+def _answers(endpoint: Endpoint, health_path: str) -> bool:
+    try:
+        return control.answers_well(endpoint, health_path)
+    except EngineDied as failure:
+        raise EngineDidNotStart(
+            f"the server of `engine.url` must run already: {endpoint.authority} takes no connection. Asked there, "
+            f"{failure} Start it, or name another engine.url."
+        ) from failure

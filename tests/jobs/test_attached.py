@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -170,11 +172,31 @@ def test_a_session_on_it_measures_with_the_key_and_records_no_key(monkeypatch: p
     assert KEY not in repr(events)
 
 
-def test_a_server_that_refuses_the_key_fails_the_session_in_words() -> None:
-    with serving(server(PLAIN, KEY)) as served:
-        there = deployment(url=f"http://127.0.0.1:{served.port}", start_timeout_s=1)
-        spec = SessionSpec("a-session", "an-invocation", there, (), 0.0)
-        (row, *_) = run_session(spec, SessionSite(), SessionControl())
+def refused(there: Deployment) -> str:
+    """Why a session on it did not start."""
+    (row, *_) = run_session(SessionSpec("a-session", "an-invocation", there, (), 0.0), SessionSite(), SessionControl())
     assert isinstance(row, SessionRow)
     assert (row.status, row.error_kind) == ("failed", "engine_did_not_start")
-    assert "must answer /v1/models" in row.error
+    return row.error
+
+
+def test_a_server_that_does_not_run_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    began_s = time.monotonic()
+    error = refused(deployment(url=f"http://127.0.0.1:{port}", start_timeout_s=600))
+    assert time.monotonic() - began_s < 60
+    assert f"must run already: 127.0.0.1:{port} takes no connection." in error
+    assert "refused" in error
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_given_its_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        error = refused(deployment(url=f"http://127.0.0.1:{deaf.getsockname()[1]}", start_timeout_s=0.1))
+    assert "did not within 2 s (engine.start_timeout_s=0.1)" in error
+
+
+def test_a_server_that_refuses_the_key_fails_the_session_in_words() -> None:
+    with serving(server(PLAIN, KEY)) as served:
+        error = refused(deployment(url=f"http://127.0.0.1:{served.port}", start_timeout_s=1))
+    assert "must answer /v1/models" in error
