@@ -111,11 +111,13 @@ def _client(address: str) -> Iterator[Any]:
     believe_in_tokens()
     import aiohttp  # comes with ray[default]
     from ray.exceptions import AuthenticationError, RayError
-    from ray.job_submission import JobSubmissionClient
+    from requests import Timeout
+
+    from jobs.submit.ray_client import RayClient  # only who asks Ray pays for it
 
     check_dashboard(address)
     try:
-        yield JobSubmissionClient(address)
+        yield RayClient(address)
     except (BadInput, BrokenPipeError):  # of ours, and of who reads what we print
         raise
     except AuthenticationError as error:
@@ -126,6 +128,8 @@ def _client(address: str) -> Iterator[Any]:
         ) from error
     except (RayError, RuntimeError) as error:  # Ray's own words
         raise BadInput(f"{address} refused: {first_line(str(error))}") from error
+    except (Timeout, asyncio.TimeoutError) as error:
+        raise not_ray(address, "it answered at first, and then no more") from error
     except NOT_RAYS as error:
         raise not_ray(address, f"its answer is not Ray's ({type(error).__name__})") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jobs.submit import ray_address
+from jobs.submit import ray_address, ray_client, ray_jobs
 from jobs.submit.__main__ import main
 
-Serve = Callable[[bytes], str]
+Serve = Callable[..., str]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Gives the address of a server that answers every connection with these bytes; without any, it never answers."""
+    """Gives the address of a server that answers all that asks for `only` with these bytes; else it never answers."""
     open_sockets: list[socket.socket] = []
 
-    def start(answer: bytes) -> str:
+    def start(answer: bytes, only: bytes = b"") -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         open_sockets.append(listener)
-        threading.Thread(target=answer_all, args=(listener, answer, open_sockets), daemon=True).start()
+        threading.Thread(target=answer_all, args=(listener, answer, only, open_sockets), daemon=True).start()
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     yield start
@@ -30,13 +30,12 @@ def serve() -> Iterator[Serve]:
         each.close()
 
 
-def answer_all(listener: socket.socket, answer: bytes, open_sockets: list[socket.socket]) -> None:
+def answer_all(listener: socket.socket, answer: bytes, only: bytes, open_sockets: list[socket.socket]) -> None:
     while True:
         try:
             connection, _ = listener.accept()
             open_sockets.append(connection)
-            connection.recv(65536)
-            if answer:
+            if only in connection.recv(65536) and answer:
                 connection.sendall(answer)
                 connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -83,6 +82,16 @@ def test_a_server_that_never_answers_is_one_line_after_a_while(
 ) -> None:
     monkeypatch.setattr(ray_address, "ANSWER_LIMIT_S", 0.2)
     assert "no answer within 0.2 s" in refusal(serve(b""), capsys)
+
+
+@pytest.mark.parametrize("command", [["list"], ["status", "a-job"], ["ray"]], ids=" ".join)
+def test_a_dashboard_that_answers_its_version_and_then_no_more_is_one_line(
+    command: list[str], serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_client, "REQUEST_LIMIT_S", 0.5)
+    monkeypatch.setattr(ray_jobs, "is_open", lambda address: False)
+    address = serve(http_answer("200 OK", '{"ray_version": "2.50.0", "version": "4"}'), b"/api/version")
+    assert f"got {address}, and it answered at first, and then no more." in refusal(address, capsys, *command)
 
 
 @pytest.mark.parametrize(
