@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import huggingface_hub  # what fetches is loaded when asked for: it takes half a second
 from filelock import FileLock
 from huggingface_hub import errors as hub_errors
-from huggingface_hub import snapshot_download
 
 from jobs.errors import BadInput
 from jobs.provenance import PROJECT_ROOT
@@ -79,7 +79,11 @@ def found_here(path: str, revision: str = "") -> Path | None:
     try:
         found = locate(path, revision)
         if found is None:
-            return Path(snapshot_download(path, revision=revision or None, allow_patterns=HUB_FILES, local_files_only=True))
+            return Path(
+                huggingface_hub.snapshot_download(
+                    path, revision=revision or None, allow_patterns=HUB_FILES, local_files_only=True
+                )
+            )
     except (BadInput, *HUB_FAILURES):
         return None
     folder = found if found.is_dir() else converted_folder(found)
@@ -97,7 +101,9 @@ def checked(folder: Path) -> Path:
 def from_hub(path: str, revision: str, key: str = "model.path") -> Path:
     """The snapshot in the hub's own cache, downloaded if need be."""
     try:
-        folder = snapshot_download(path, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT_S)
+        folder = huggingface_hub.snapshot_download(
+            path, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT_S
+        )
     except HUB_FAILURES as failure:
         at = f" at revision {revision!r}" if revision else ""
         raise BadInput(

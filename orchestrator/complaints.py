@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from orchestrator.settings import SweepConfig
@@ -65,6 +66,7 @@ def no_such_choice(folder: str, choice: object, known: Iterable[str]) -> str:
     return f"`{folder}` must be a file of conf/{folder}/: got {str(choice)!r}. Known: {', '.join(names) or '(none)'}. {hint}"
 
 
+@cache  # asked for each key of each composition, and it evaluates all annotations anew
 def type_at(key: str) -> Any:
     """The type that the schema gives to a key; None where it has no such key."""
     kind: Any = SweepConfig

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+import huggingface_hub  # what fetches is loaded when asked for: it takes half a second
 
 from jobs.errors import BadInput
 from jobs.models import HUB_FAILURES, HUB_TIMEOUT_S, reason_of
@@ -35,9 +35,11 @@ def data_set(name: str, revision: str, patterns: Sequence[str]) -> Path:
 def fetched(name: str, revision: str, patterns: Sequence[str]) -> Path:
     """The same, with the hub's own exceptions (HUB_FAILURES). Without the hub, what its cache has of that commit."""
     wanted = [wish for pattern in patterns for wish in ([pattern[1:]] if pattern[0] == "/" else [pattern, f"*/{pattern}"])]
-    download = partial(snapshot_download, name, repo_type="dataset", revision=revision, allow_patterns=wanted)
+    download = partial(
+        huggingface_hub.snapshot_download, name, repo_type="dataset", revision=revision, allow_patterns=wanted
+    )
     try:
-        HfApi().dataset_info(
+        huggingface_hub.HfApi().dataset_info(
             name, revision=revision, timeout=HUB_TIMEOUT_S
         )  # fails at once; a download tries for half a minute
     except HUB_FAILURES as failure:

@@ -113,7 +113,7 @@ def test_a_model_of_the_hub_is_asked_for_at_its_revision(monkeypatch: pytest.Mon
         (folder / "config.json").write_text("{}")
         return str(folder)
 
-    monkeypatch.setattr(models, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert resolve("org/name.v1").name == "org--name.v1@None"
     assert resolve("org/name", "abc").name == "org--name@abc"
 
