@@ -30,7 +30,6 @@ QUALITATIVE = {
 TIERS = {"low": "low_entropy", "mixed": "mixed", "high": "high_entropy"}
 """`workload.entropy` → category of the throughput split."""
 THROUGHPUT = dict.fromkeys(TIERS.values(), 512)
-MULTITURN = 167  # of the qualitative split
 LENGTHS = {1000: "1k", 2000: "2k", 8000: "8k", 16_000: "16k", 32_000: "32k"}
 CONFIGS = ("qualitative", *(f"throughput_{k}" for k in LENGTHS.values()), "agentic")
 REQUIRED = ("question_id", "category")
@@ -40,15 +39,10 @@ NO_TIERS = {"isl": "only its throughput split comes in lengths", "entropy": "onl
 
 
 def read_qualitative(workload: Workload) -> list[Prompt]:
-    """The 880 prompts in 11 categories, 167 of them of several turns."""
+    """The 880 prompts in 11 categories. How many have several turns is known only when the sources have given their texts:
+    a masked row is often a single turn, whatever comes of it."""
     refuse_meaningless(workload, {**NEVER, **NO_TIERS})
     rows = _rows(workload, "qualitative", QUALITATIVE)
-    multiturn = sum(len(_turns(row)) > 1 for row in rows)
-    if multiturn != MULTITURN:
-        raise BadInput(
-            f"SPEED-Bench's qualitative split must have {MULTITURN} conversations of several turns: got {multiturn} in "
-            f"{workload.path}. Copy it anew, or send what you have as your own prompts (workload=jsonl)."
-        )
     return [_prompt(row) for row in _whole(rows, "qualitative", workload.categories)]
 
 
@@ -134,11 +128,11 @@ def _whole(rows: Sequence[Row], config: str, wanted: Sequence[str]) -> list[Row]
     )
 
 
-def _turns(row: Row) -> list[str]:
-    """The user's turns, whichever of the two columns has them."""
+def _turns(row: Row) -> Sequence[Any]:
+    """The user's turns, whichever of the two columns has them; of a trajectory its messages."""
     turns = row.get("turns")
     if turns is None:
-        return [str(message.get("content")) for message in row.get("messages") if message.get("role") != "system"]
+        return dialogue_of(row.get("messages"), row).turns
     if not isinstance(turns, list) or not turns:
         raise row.wrong("`turns` must be a list of texts", turns, "Copy the data set anew.")
     return turns
@@ -148,7 +142,7 @@ def _prompt(row: Row) -> Prompt:
     if row.get("turns") is None:
         dialogue = dialogue_of(row.get("messages"), row)
     else:
-        if wrong := [turn for turn in _turns(row) if not isinstance(turn, str) or not turn]:
+        if wrong := [turn for turn in _turns(row) if not isinstance(turn, str) or not turn.strip()]:
             raise row.wrong("`turns` must be texts", wrong[0], "Copy the data set anew.")
         dialogue = Dialogue((), tuple(_turns(row)))
     return prompt_of(row, dialogue)

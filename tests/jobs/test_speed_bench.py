@@ -15,7 +15,7 @@ import pytest
 from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads import load_prompts
-from jobs.workloads.speed_bench import LENGTHS, MASK, MULTITURN, QUALITATIVE, THROUGHPUT
+from jobs.workloads.speed_bench import LENGTHS, MASK, QUALITATIVE, THROUGHPUT
 from storage.datasets import write_rows
 
 WHOLE = Workload(name="speed_bench_qualitative")
@@ -41,6 +41,7 @@ def rows_of(counts: dict[str, int], multiturn: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+MULTITURN = 167  # as many as the paper says; others count 185
 ROWS = rows_of(QUALITATIVE, MULTITURN)
 
 
@@ -59,9 +60,8 @@ def with_messages(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def masked(rows: Sequence[dict[str, Any]], category: str) -> list[dict[str, Any]]:
-    return [
-        {**row, "turns": [f"{MASK} USING IT"] * len(row["turns"])} if row["category"] == category else row for row in rows
-    ]
+    """As the hub has them: where the texts of a whole conversation are left out, one turn stands for all of them."""
+    return [{**row, "turns": [f"{MASK} USING IT"]} if row["category"] == category else row for row in rows]
 
 
 def test_a_file_of_the_hub_and_one_of_other_tools_in_any_order_are_the_same_prompts(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_file_of_the_hub_and_one_of_other_tools_in_any_order_are_the_same_prom
     ]
     read = [load_prompts(replace(WHOLE, path=str(place))) for place in places]
     assert len(read[0]) == 880
-    assert sum(prompt.multiturn for prompt in read[0]) == 167
+    assert sum(prompt.multiturn for prompt in read[0]) == MULTITURN
     assert read[0] == read[1] == read[2]
 
 
@@ -110,6 +110,37 @@ def test_a_masked_row_is_refused_with_the_command_that_resolves_it_but_whole_cat
         load_prompts(replace(WHOLE, path=str(jsonl)))
 
 
+def test_a_file_whose_conversations_are_masked_down_to_a_turn_is_masked_not_broken(tmp_path: Path) -> None:
+    """The hub's own file has fewer conversations of several turns than there are when the sources have given their texts."""
+    path = written(tmp_path / "qualitative.parquet", masked(ROWS, "coding"))
+    with pytest.raises(BadInput, match=r"80 of 880 rows of qualitative are masked .coding 80.,.*--config qualitative"):
+        load_prompts(replace(WHOLE, path=str(path)))
+    assert len(load_prompts(replace(WHOLE, path=str(path), categories=["humanities", "math"]))) == 160
+    whole = written(tmp_path / "whole.parquet", rows_of(QUALITATIVE, 185))
+    assert sum(prompt.multiturn for prompt in load_prompts(replace(WHOLE, path=str(whole)))) == 185
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        pytest.param("hello", "`messages` must be a list of messages: got 'hello' in line 9 of", id="text"),
+        pytest.param(5, "`messages` must be a list of messages: got 5 in line 9 of", id="a number"),
+        pytest.param(["hello"], "a message must have one of the roles .*: got 'hello' in line 9 of", id="texts"),
+        pytest.param({"role": "user"}, "`messages` must be a list of messages: got {'role'", id="one message"),
+        pytest.param(
+            [{"role": "user", "content": [{"type": "text", "text": f"{MASK} USING IT"}]}],
+            "1 of 880 rows of qualitative are masked",
+            id="a mask in parts",
+        ),
+    ],
+)
+def test_messages_of_another_shape_are_refused_and_hide_no_mask(tmp_path: Path, messages: Any, complaint: str) -> None:
+    rows = [with_messages(row) for row in ROWS]
+    rows[8]["messages"] = messages
+    with pytest.raises(BadInput, match=complaint):
+        load_prompts(replace(WHOLE, path=str(written(tmp_path / "qualitative.jsonl", rows))))
+
+
 def test_a_masked_tier_keeps_only_itself_from_running(tmp_path: Path) -> None:
     written(tmp_path / "throughput_8k.parquet", masked(rows_of(THROUGHPUT), "mixed"))
     assert len(load_prompts(replace(LONG, path=str(tmp_path), entropy="high"))) == 512
@@ -128,14 +159,13 @@ def test_a_masked_tier_keeps_only_itself_from_running(tmp_path: Path) -> None:
             [{**ROWS[0], "category": "art"}, *ROWS[1:]], r"got 1 of art \(not 0\), 79 of coding", id="unknown category"
         ),
         pytest.param([*ROWS[:-1], ROWS[0]], "`question_id` must be unique: '0+' occurs 2 times", id="twice"),
-        pytest.param(rows_of(QUALITATIVE, 100), "must have 167 conversations of several turns: got 100", id="multi-turn"),
         pytest.param(
             [{"question_id": row["question_id"], "category": row["category"]} for row in ROWS],
             "must have a column `turns`: it has category, question_id",
             id="columns",
         ),
         pytest.param(
-            [{**ROWS[0], "turns": ["a", ""]}, *ROWS[1:]], "`turns` must be texts: got '' in row 1 of", id="an empty turn"
+            [{**ROWS[0], "turns": ["a", " "]}, *ROWS[1:]], "`turns` must be texts: got ' ' in row 1 of", id="a blank turn"
         ),
     ],
 )
