@@ -27,7 +27,13 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows as Parquet, whole or not at all. The columns are those of the first row."""
+    """Write the rows as Parquet, whole or not at all. The columns are those of the first row; each is of one type."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
+    try:
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
+    except (pa.ArrowException, OverflowError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInput(
+            f"each column of a data set must be of one type: {path} cannot be written ({reason}). Mend it."
+        ) from None
     write_whole(path, sink.getvalue().to_pybytes())

@@ -43,7 +43,7 @@ def read_qualitative(workload: Workload) -> list[Prompt]:
     a masked row is often a single turn, whatever comes of it."""
     refuse_meaningless(workload, {**NEVER, **NO_TIERS})
     rows = _rows(workload, "qualitative", QUALITATIVE)
-    return [_prompt(row) for row in _whole(rows, "qualitative", workload.categories)]
+    return [prompt_of(row, dialogue_in(row)) for row in _whole(rows, "qualitative", workload.categories)]
 
 
 def read_throughput(workload: Workload) -> list[Prompt]:
@@ -58,14 +58,13 @@ def read_throughput(workload: Workload) -> list[Prompt]:
     rows = _rows(workload, config, THROUGHPUT)
     wanted = [TIERS[workload.entropy]] if workload.entropy else workload.categories
     kept = [row for row in _whole(rows, config, wanted) if not workload.entropy or row.get("category") in wanted]
-    return [_prompt(row) for row in kept]
+    return [prompt_of(row, dialogue_in(row)) for row in kept]
 
 
 def read_agentic(workload: Workload) -> list[Prompt]:
     """The recorded trajectories, with a request where each of their answers stood; every category of them."""
     refuse_meaningless(workload, {**NEVER, **NO_TIERS})
-    rows = _rows(workload, "agentic", {})
-    return [_trajectory(row) for row in _whole(rows, "agentic", workload.categories)]
+    return [_trajectory(row) for row in _rows(workload, "agentic", {})]
 
 
 def patterns_of(config: str) -> tuple[str, ...]:
@@ -80,9 +79,9 @@ def patterns_of(config: str) -> tuple[str, ...]:
     )
 
 
-def is_masked(turns: Sequence[Any]) -> bool:
+def is_masked(turns: Sequence[str]) -> bool:
     """Whether a row's text must still be fetched from its source."""
-    return any(isinstance(turn, str) and turn.startswith(MASK) for turn in turns)
+    return any(turn.startswith(MASK) for turn in turns)
 
 
 def _rows(workload: Workload, config: str, counts: Mapping[str, int]) -> list[Row]:
@@ -114,7 +113,7 @@ def _check_counts(found: Mapping[str, int], counts: Mapping[str, int], config: s
 
 def _whole(rows: Sequence[Row], config: str, wanted: Sequence[str]) -> list[Row]:
     """The rows, if no category that is wanted ([] = all) has a masked one; `BadInput` tells how to get their texts."""
-    masked = [row for row in rows if is_masked(_turns(row))]
+    masked = [row for row in rows if is_masked(dialogue_in(row).turns)]
     touched = Counter(row.text("category") for row in masked)
     if not (touched if not wanted else set(wanted) & set(touched)):
         return list(rows)
@@ -128,24 +127,14 @@ def _whole(rows: Sequence[Row], config: str, wanted: Sequence[str]) -> list[Row]
     )
 
 
-def _turns(row: Row) -> Sequence[Any]:
-    """The user's turns, whichever of the two columns has them; of a trajectory its messages."""
+def dialogue_in(row: Row) -> Dialogue:
+    """What is asked in a row, whichever of the two columns has it; `BadInput` for what is no list of texts."""
     turns = row.get("turns")
     if turns is None:
-        return dialogue_of(row.get("messages"), row).turns
-    if not isinstance(turns, list) or not turns:
-        raise row.wrong("`turns` must be a list of texts", turns, "Copy the data set anew.")
-    return turns
-
-
-def _prompt(row: Row) -> Prompt:
-    if row.get("turns") is None:
-        dialogue = dialogue_of(row.get("messages"), row)
-    else:
-        if wrong := [turn for turn in _turns(row) if not isinstance(turn, str) or not turn.strip()]:
-            raise row.wrong("`turns` must be texts", wrong[0], "Copy the data set anew.")
-        dialogue = Dialogue((), tuple(_turns(row)))
-    return prompt_of(row, dialogue)
+        return dialogue_of(row.get("messages"), row)
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+        raise row.wrong("`turns` must be a list of texts, none of it blank", turns, "Copy the data set anew.")
+    return Dialogue((), tuple(turns))
 
 
 def _trajectory(row: Row) -> Prompt:

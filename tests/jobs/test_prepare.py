@@ -238,6 +238,43 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert len(told.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        pytest.param({"turns": MASK}, "`turns` must be a list of texts, none of it blank: got 'FULL", id="text"),
+        pytest.param({"turns": []}, r"`turns` must be a list of texts, none of it blank: got \[\]", id="nothing"),
+        pytest.param({"turns": 5}, "`turns` must be a list of texts, none of it blank: got 5", id="a number"),
+        pytest.param({}, "`messages` must be a list of messages: got None", id="neither column"),
+        pytest.param({"messages": [MASK]}, "a message must have one of the roles", id="texts for messages"),
+        pytest.param({"messages": [{"role": "user"}]}, "a user's message must say something", id="no content"),
+    ],
+)
+def test_rows_of_another_shape_are_refused_not_called_whole(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], said: dict[str, Any], complaint: str
+) -> None:
+    rest = {name: value for name, value in ROWS[0].items() if name != "turns"}
+    (tmp_path / "q.jsonl").write_text(json.dumps({**rest, **said}))
+    assert main(["speed_bench", "--config=qualitative", f"--input={tmp_path}/q.jsonl", f"--output={tmp_path}/out"]) == 2
+    told = capsys.readouterr().err
+    assert re.search(complaint, told)
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_a_column_of_several_types_is_one_line(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**OPEN, "extra": {"a": 1}}, {**OPEN, "extra": "text"}]
+    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert run("qualitative", [], [], f"--input={tmp_path}/q.jsonl") == 2
+    assert re.fullmatch(r"each column of a data set must be of one type: .*\. Mend it\.\n", capsys.readouterr().err)
+
+
+def test_masked_messages_are_made_whole_like_turns(tmp_path: Path, run: Run) -> None:
+    rest = {name: value for name, value in ROWS[3].items() if name != "turns"}
+    said = [{"role": "user", "content": turn} for turn in ROWS[3]["turns"]]
+    (tmp_path / "q.jsonl").write_text(json.dumps({**rest, "messages": said}))
+    assert run("qualitative", [], [], f"--input={tmp_path}/q.jsonl") == 0
+    assert turns(tmp_path) == {4: ["Solve task 5"]}
+
+
 def test_every_source_of_the_hub_is_pinned() -> None:
     assert set(REVISIONS) < set(SOURCES)
     assert all(len(revision) == 40 for revision in REVISIONS.values())

@@ -21,7 +21,7 @@ from jobs.workloads.prepare import words
 from jobs.workloads.prepare.library import Library, Missing
 from jobs.workloads.prepare.turns import REVISIONS, SOURCES, Kit
 from jobs.workloads.rows import Row, rows_of
-from jobs.workloads.speed_bench import is_masked
+from jobs.workloads.speed_bench import dialogue_in, is_masked
 from storage import datasets
 from storage.files import make_folder, write_whole
 
@@ -122,9 +122,8 @@ def _turns(source: str, row: Mapping[str, Any], kit: Kit) -> list[str]:
 
 
 def _with_turns(row: Row) -> dict[str, Any]:
-    values = dict(row.values)
-    if values.get("turns") is None:
-        values["turns"] = [message["content"] for message in values.pop("messages", None) or ()]
+    values = {**row.values, "turns": list(dialogue_in(row).turns)}
+    values.pop("messages", None)
     if missing := [name for name in ("question_id", "source", "src_id") if not isinstance(values.get(name), str)]:
         raise BadInput(
             f"a row of SPEED-Bench must have {', '.join(missing)}: {row.place} has {', '.join(sorted(row.values))}. "
