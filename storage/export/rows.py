@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -53,14 +54,19 @@ def measured_rows(runs: Sequence[Place | str]) -> list[Measured]:
     return [_measured(row) for row in table]
 
 
-def client_of(module: str, extra: str) -> ModuleType:
-    """The client of a foreign service, which is installed only where it is wanted."""
+def client_of(module: str, patience: Mapping[str, str]) -> ModuleType:
+    """The client of a foreign service, which is installed only where it is wanted: its extra has its name.
+
+    `patience`: variables of the client's own that end its tries at a server that is dead; those that are set stay.
+    """
+    for name, value in patience.items():
+        os.environ.setdefault(name, value)
     try:
         return import_module(module)
     except ImportError as absent:
         raise BadInput(
             f"{module} must be installed to export to it: got {absent}. "
-            f"It is the extra `{extra}`: .venv/bin/python -m pip install '.[{extra}]'"
+            f"It is the extra `{module}`: .venv/bin/python -m pip install '.[{module}]'"
         ) from absent
 
 

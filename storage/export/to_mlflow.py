@@ -10,6 +10,8 @@ from storage.export.rows import ExportFailed, Measured, client_of
 from storage.views import one_line
 
 KEY = "specsweep.key"
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""Its own are two minutes, and seven more tries with pauses that double."""
 
 
 def export_to_mlflow(rows: Sequence[Measured], experiment: str) -> str:
@@ -17,7 +19,7 @@ def export_to_mlflow(rows: Sequence[Measured], experiment: str) -> str:
 
     MLFLOW_TRACKING_URI says where to; a file store needs MLFLOW_ALLOW_FILE_STORE=true.
     """
-    mlflow = client_of("mlflow", "mlflow")
+    mlflow = client_of("mlflow", PATIENCE)
     try:
         client = mlflow.MlflowClient()
         home = _experiment(client, experiment)

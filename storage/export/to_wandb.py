@@ -17,13 +17,16 @@ QUIET = {
 }
 """A row was measured elsewhere and earlier: nothing of this machine and this moment belongs to it."""
 
+PATIENCE = {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "60", "WANDB_FINISH_TIMEOUT_RAISES": "true"}
+"""Of its own it waits for a minute and a half, and for ever once a row is on its way."""
+
 
 def export_to_wandb(rows: Sequence[Measured], project: str) -> str:
     """Each row is one run of the project, the same one if exported again. Returns in words what was done.
 
     WANDB_MODE=offline writes to WANDB_DIR, for `wandb sync`.
     """
-    wandb = client_of("wandb", "wandb")
+    wandb = client_of("wandb", PATIENCE)
     try:
         for row in rows:
             with wandb.init(
@@ -37,7 +40,7 @@ def export_to_wandb(rows: Sequence[Measured], project: str) -> str:
                 settings=wandb.Settings(**QUIET),
             ) as logged:
                 logged.summary.update({**row.numbers, **row.words})
-    except wandb.errors.Error as refusal:
+    except (wandb.errors.Error, TimeoutError) as refusal:
         raise ExportFailed(
             f"Weights & Biases must take the rows: got {one_line(refusal)}. Check WANDB_API_KEY, or use WANDB_MODE=offline."
         ) from refusal

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families as as_textfi
 from recorded import create_cell, record
 from recorded_grid import pair
 
+from storage.export import to_mlflow
 from storage.export.__main__ import main
 from storage.export.openmetrics import openmetrics_text
-from storage.export.rows import Measured, measured_rows
+from storage.export.rows import Measured, client_of, measured_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ROOT / ".venvs/extras/bin/python"
@@ -91,13 +94,61 @@ def test_an_absent_client_is_one_line_that_names_the_extra(
     assert said.count("\n") == 1
 
 
-def in_extras(*words: str, **environment: str) -> str:
+def run_in_extras(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     if not EXTRAS.exists():
         pytest.skip("there is no .venvs/extras: `make extras` makes it")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run([str(EXTRAS), *words], capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    return subprocess.run(
+        [str(EXTRAS), *words], capture_output=True, text=True, env=environment, check=False, cwd=ROOT, timeout=180
+    )
+
+
+def in_extras(*words: str, **environment: str) -> str:
+    done = run_in_extras(*words, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """Something that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("client", "said", "place"),
+    [
+        pytest.param(
+            "mlflow",
+            "MLflow must take the rows: got",
+            {"MLFLOW_TRACKING_URI": "{url}", "MLFLOW_HTTP_REQUEST_TIMEOUT": "1"},
+            id="MLflow",
+        ),
+        pytest.param(
+            "wandb",
+            "Weights & Biases must take the rows: got",
+            {"WANDB_BASE_URL": "{url}", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "2"},
+            id="W&B",
+        ),
+    ],
+)
+def test_a_server_that_says_nothing_is_one_line_in_time(
+    client: str, said: str, place: dict[str, str], deaf: str, run: Path, tmp_path: Path
+) -> None:
+    place = {"WANDB_DIR": str(tmp_path), **{name: value.format(url=deaf) for name, value in place.items()}}
+    done = run_in_extras("-m", "storage.export", client, str(run), **place)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in done.stderr
+
+
+def test_patience_with_a_dead_server_is_the_users_where_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "")  # so that the test leaves none behind
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+    client_of("json", to_mlflow.PATIENCE)
+    assert [os.environ[name] for name in to_mlflow.PATIENCE] == ["7", "2"]
 
 
 SHOW_MLFLOW = """
