@@ -142,6 +142,16 @@ def test_a_second_run_makes_only_what_is_missing(
     assert {name: texts for name, texts in turns(tmp_path).items() if name != 99} == first
 
 
+def test_progress_is_shown_on_a_terminal_source_by_source(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run("qualitative", ROWS[:2]) == 0
+    shown = capsys.readouterr().err
+    assert all(f"qualitative: {source}" in shown for source in ("abisee/cnn_dailymail", "cais/hle"))
+    assert "100%" in shown
+
+
 def test_the_manifest_says_of_what_and_from_where(tmp_path: Path, run: Run) -> None:
     run("qualitative", ROWS)
     said = manifest(tmp_path)

@@ -81,7 +81,9 @@ def test_a_pool_becomes_a_benchmark_that_the_workload_jsonl_reads(
     assert run() == 0
     assert Counter(prompt.category for prompt in picked(tmp_path / "out")) == {"code": 4, "talk": 4}
     assert texts(tmp_path / "out") <= {row["text"] for row in rows()}
-    assert f"Run it: workload=jsonl workload.path={tmp_path / 'out/prompts.jsonl'}" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert f"Run it: workload=jsonl workload.path={tmp_path / 'out/prompts.jsonl'}" in told.out
+    assert not told.err, "progress is for terminals"
     whole_folder = Workload(name="jsonl", path=str(tmp_path / "out"), split="*.jsonl")
     assert {prompt.question_id for prompt in load_prompts(whole_folder)} == {p.question_id for p in picked(tmp_path / "out")}
 

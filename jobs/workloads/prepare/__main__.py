@@ -75,7 +75,8 @@ def _local(given: Sequence[str]) -> dict[str, Path]:
 
 
 def _prepared(config: str, options: argparse.Namespace, library: Library) -> list[Outcome]:
-    with Progress(console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
         tell = _teller(progress, config)
         return prepare(_base(config, options), PROJECT_ROOT / options.output / config, library, tell)
 
