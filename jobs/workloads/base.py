@@ -6,7 +6,7 @@ The columns of `Prompt` are those of SPEED-Bench, so that every workload can be 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ Message = Mapping[str, Any]
 """One of a dialogue, as chat templates have it: role, content, and for tools tool_calls or tool_call_id."""
 
 
-class Template(Protocol):
+class Template(Hashable, Protocol):
     """What a recipe may ask of the target's tokenizer."""
 
     def encode(self, messages: Sequence[Message]) -> list[int]:

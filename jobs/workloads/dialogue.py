@@ -66,7 +66,7 @@ def _message(item: object, row: Row) -> Message:
     message = {name: value for name, value in item.items() if value is not None and value != []}
     message["content"] = _content(item.get("content"), row)
     if "tool_calls" in message:
-        message["tool_calls"] = [_call(call, row) for call in message["tool_calls"]]
+        message["tool_calls"] = _calls(message["tool_calls"], row)
     return message
 
 
@@ -81,6 +81,12 @@ def _content(content: object, row: Row) -> str:
     if None in texts:
         raise row.wrong("the content of a message must be text", content, "Leave pictures and sounds out.")
     return "".join(str(text) for text in texts)
+
+
+def _calls(calls: object, row: Row) -> list[Any]:
+    if not isinstance(calls, list):
+        raise row.wrong("`tool_calls` must be a list of calls", calls, "Write it as the chat API does.")
+    return [_call(call, row) for call in calls]
 
 
 def _call(call: Any, row: Row) -> Any:

@@ -141,7 +141,7 @@ def _prompt(row: Row, names: Mapping[str, str], ask: str) -> Prompt:
 
 
 def _dialogue(row: Row, column: str, ask: str) -> Dialogue:
-    value = _structured(row, column)
+    value = structured(row, column)
     if ask == "messages":
         return dialogue_of(value, row)
     turns = value if ask == "turns" else [row.get(column)]
@@ -154,20 +154,20 @@ def _dialogue(row: Row, column: str, ask: str) -> Dialogue:
 
 
 def _ids(row: Row, column: str) -> tuple[int, ...]:
-    ids = _structured(row, column)
+    ids = structured(row, column)
     if not isinstance(ids, list) or not ids or not all(type(id_) is int and id_ >= 0 for id_ in ids):
         raise row.wrong(f"`{column}` must be a list of token ids", ids, "Write [1, 2, 3].")
     return tuple(ids)
 
 
 def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
-    tools = _structured(row, column) or []
+    tools = structured(row, column) or []
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise row.wrong(f"`{column}` must be a list of tools", tools, "Write them as the chat API does.")
     return tuple(tools)
 
 
-def _structured(row: Row, column: str) -> Any:
+def structured(row: Row, column: str) -> Any:
     """A value, which CSV (and some Parquet) can only hold as JSON text."""
     value = row.get(column)
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):

@@ -14,6 +14,7 @@ from jobs.spec import Workload
 from jobs.workloads.base import Prompt, refuse_meaningless
 from jobs.workloads.dialogue import Dialogue
 from jobs.workloads.files import located
+from jobs.workloads.jsonl import unique
 from jobs.workloads.rows import Row, require, rows_of
 from jobs.workloads.speed_bench import prompt_of
 
@@ -54,7 +55,7 @@ def _read(workload: Workload, counts: Mapping[str, int]) -> list[Prompt]:
             f"`{workload.name}` must have its number of questions in each category: got {told} in {workload.path}. "
             "Copy it anew, or send what you have as your own prompts (workload=jsonl)."
         )
-    return prompts
+    return unique(prompts, has_ids=False)
 
 
 def _prompt(row: Row, column: str, number: int) -> Prompt:

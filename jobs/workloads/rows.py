@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ class Row:
     def count(self, name: str) -> int:
         """A column that must be a whole number of at least 0; 0 where it is not there."""
         value = self.get(name)
-        number = _number(value or 0)
+        number = number_of(value or 0)
         if number is None or number < 0 or number != int(number):
             raise self.wrong(f"`{name}` must be a number of tokens", value, "Write a whole number.")
         return int(number)
@@ -207,11 +208,13 @@ def _file_of(row: Row) -> str:
     return row.place.partition(" of ")[2]
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """The number that a value is, or says; None where it is none that is finite."""
     try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def _short(value: object) -> str:

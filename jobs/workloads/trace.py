@@ -9,21 +9,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 
 from jobs.errors import BadInput
 from jobs.spec import Workload
 from jobs.workloads.base import Prompt, Template, question_id_of, refuse_meaningless
 from jobs.workloads.files import chosen
-from jobs.workloads.jsonl import names_of, unique
-from jobs.workloads.rows import Row, require, rows_of
+from jobs.workloads.jsonl import names_of, structured, unique
+from jobs.workloads.rows import Row, number_of, require, rows_of
 from jobs.workloads.synthetic import CATEGORIES, PLACES, TASKS, Task, pieces
 
 FILES = ("*.csv", "*.jsonl", "*.parquet", "*.json")
 COLUMNS = ("timestamp", "input_tokens", "output_tokens", "hash_ids", "category")
 NEEDED = COLUMNS[:3]
 CATEGORY = "trace"
-BLOCK_TOKENS = 512  # that one of `hash_ids` stands for
-CHARACTERS_A_TOKEN = 8  # more than a tokenizer needs for prose, so that one encoding is enough
+BLOCKS = (512, 16, 32, 64, 128, 256, 1024)
+"""Tokens that one of `hash_ids` may stand for: Mooncake's, Bailian's, and those of engines and other tools."""
 TOO_FINE = re.compile(r"(\.\d{6})\d+")  # digits of a second that Python cannot read
 
 
@@ -34,8 +35,15 @@ class Dialect:
     name: str
     columns: Mapping[str, str]
     unit_s: float = 1.0
+    mark: str = ""  # a column that tells it from another dialect with the same columns
 
 
+LENGTHS = {
+    "timestamp": "timestamp",
+    "input_tokens": "input_length",
+    "output_tokens": "output_length",
+    "hash_ids": "hash_ids",
+}
 DIALECTS = (
     Dialect("Azure", {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}),
     Dialect(
@@ -47,15 +55,23 @@ DIALECTS = (
             "category": "Log Type",
         },
     ),
-    Dialect(
-        "Mooncake",
-        {"timestamp": "timestamp", "input_tokens": "input_length", "output_tokens": "output_length", "hash_ids": "hash_ids"},
-        unit_s=1e-3,
-    ),
+    Dialect("Bailian", {**LENGTHS, "category": "type"}, mark="parent_chat_id"),
+    Dialect("Mooncake", LENGTHS, unit_s=1e-3),
     Dialect("your own", {name: name for name in NEEDED}),
 )
 
 MEANINGLESS = {"isl": "each of its requests has a length of its own"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as the trace tells it; `blocks`: a hash for each block of its prompt."""
+
+    arrival_s: float
+    tokens: int
+    limit: int
+    category: str
+    blocks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class TraceText:
     place: str
     salt: str
     blocks: tuple[str, ...] = ()
+    block_tokens: int = 0  # of each of them
 
     def made(self, template: Template) -> tuple[str, list[int]]:
         """No shorter than the chat template and a token, which some requests of a trace are."""
@@ -79,7 +96,7 @@ class TraceText:
     def _body(self, count: int, template: Template) -> list[int]:
         if not self.blocks:
             return _text_ids(self.task.text, self.salt, count, template)
-        body = [id_ for block in self.blocks for id_ in _text_ids(self.task.text, block, BLOCK_TOKENS, template)]
+        body = [id_ for block in self.blocks for id_ in _text_ids(self.task.text, block, self.block_tokens, template)]
         return [*body, *_text_ids(self.task.text, self.salt, max(count - len(body), 0), template)][:count]
 
 
@@ -91,8 +108,10 @@ def read_prompts(workload: Workload) -> list[Prompt]:
     require(rows, [dialect.columns[name] for name in NEEDED])
     times = [_time_s(row, dialect.columns["timestamp"]) * dialect.unit_s for row in rows]
     start = min(times)
-    prompts = [_prompt(row, time - start, dialect.columns, workload) for row, time in zip(rows, times, strict=True)]
-    kept = [prompt for prompt in prompts if prompt]
+    told = [_told(row, time - start, dialect.columns) for row, time in zip(rows, times, strict=True)]
+    asked = [request for request in told if request.tokens and request.limit]
+    size = _block_tokens(asked, workload.path)
+    kept = [_prompt(request, size, workload) for request in asked]
     if not kept:
         raise BadInput(
             f"a trace must have requests with tokens: none of the {len(rows)} in {workload.path} has. Name another."
@@ -105,7 +124,8 @@ def _dialect(row: Row, columns: Mapping[str, str]) -> Dialect:
     if columns:
         return Dialect("your own", names_of(columns, COLUMNS))
     for dialect in DIALECTS:
-        if all(dialect.columns[name] in row.values for name in NEEDED):
+        needed = [dialect.columns[name] for name in NEEDED] + [dialect.mark] * bool(dialect.mark)
+        if all(name in row.values for name in needed):
             return dialect
     known = "; ".join(f"{', '.join(item.columns[name] for name in NEEDED)} ({item.name})" for item in DIALECTS)
     raise BadInput(
@@ -114,35 +134,51 @@ def _dialect(row: Row, columns: Mapping[str, str]) -> Dialect:
     )
 
 
-def _prompt(row: Row, arrival_s: float, names: Mapping[str, str], workload: Workload) -> Prompt | None:
+def _told(row: Row, arrival_s: float, names: Mapping[str, str]) -> Request:
     tokens, limit = row.count(names["input_tokens"]), row.count(names["output_tokens"])
-    if not tokens or not limit:
-        return None
-    question_id = question_id_of("trace", f"{arrival_s:.6f}", tokens, limit, f"seed={workload.seed}")
-    blocks = tuple(f"{workload.seed}/{block}" for block in (row.get(names["hash_ids"]) or ())) if "hash_ids" in names else ()
+    blocks = structured(row, names["hash_ids"]) or [] if "hash_ids" in names else []
+    if not isinstance(blocks, list):
+        raise row.wrong(f"`{names['hash_ids']}` must be a list of hashes", blocks, "Write [1, 2], or leave the column out.")
+    category = row.text(names["category"]) if "category" in names else ""
+    return Request(arrival_s, tokens, limit, category or CATEGORY, tuple(map(str, blocks)))
+
+
+def _block_tokens(requests: Sequence[Request], path: str) -> int:
+    """For how many tokens each hash stands, which the lengths tell; `BadInput` where no size fits them all."""
+    for size in BLOCKS:
+        if all(
+            (len(item.blocks) - 1) * size < item.tokens <= (len(item.blocks) + 1) * size for item in requests if item.blocks
+        ):
+            return size
+    raise BadInput(
+        f"`hash_ids` must be one for each block of a prompt, of {', '.join(map(str, sorted(BLOCKS)))} tokens: no size "
+        f"fits all requests of {path}. Correct the rows, or take the column out."
+    )
+
+
+def _prompt(told: Request, block_tokens: int, workload: Workload) -> Prompt:
+    question_id = question_id_of("trace", f"{told.arrival_s:.6f}", told.tokens, told.limit, f"seed={workload.seed}")
+    blocks = tuple(f"{workload.seed}/{block}" for block in told.blocks)
     chance = int(question_id_of(blocks[0]) if blocks else question_id, 16)  # what begins alike is of one kind
     tier = workload.entropy or list(TASKS)[chance % len(TASKS)]
     task = list(TASKS[tier].values())[chance // len(TASKS) % len(TASKS[tier])]
-    category = row.text(names["category"]) if "category" in names else ""
     return Prompt(
         question_id,
-        category or CATEGORY,
-        turns=(f"a text of {tokens} tokens",),
+        told.category,
+        turns=(f"a text of {told.tokens} tokens",),
         sub_category=CATEGORIES[tier],
         source="trace",
-        recipe=TraceText(tokens, task, PLACES[chance % len(PLACES)], question_id, blocks),
-        output_limit=limit,
-        arrival_s=arrival_s,
+        recipe=TraceText(told.tokens, task, PLACES[chance % len(PLACES)], question_id, blocks, block_tokens),
+        output_limit=told.limit,
+        arrival_s=told.arrival_s,
     )
 
 
 def _time_s(row: Row, column: str) -> float:
     """A number, or a date and time (in UTC where it names no zone)."""
     value = row.get(column)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        pass
+    if (number := number_of(value)) is not None:
+        return number
     try:
         moment = datetime.fromisoformat(TOO_FINE.sub(r"\1", str(value).strip().replace("Z", "+00:00")))
     except ValueError:
@@ -153,27 +189,22 @@ def _time_s(row: Row, column: str) -> float:
 
 
 def _text_ids(kind: str, salt: str, count: int, template: Template) -> list[int]:
-    """`count` tokens of the texts, from a piece of chance on; where the kind ends it goes on with the other, none twice."""
-    if not count:
-        return []
-    own = pieces(kind)
-    start = int(question_id_of(salt), 16) % len(own)
-    others = [piece for other in ("prose", "code") if other != kind for piece in pieces(other)]
-    ids = template.plain_ids(_joined([*own[start:], *own[:start], *others], count * CHARACTERS_A_TOKEN))
-    if len(ids) < count:
+    """`count` tokens of the texts, from a token of chance on, so that hardly two salts begin alike; none comes twice."""
+    own, others = _ids_of_texts(kind, template)
+    if count > (most := len(own) + len(others)):
         raise BadInput(
-            f"a request of a trace must not be longer than the texts that SpecSweep has, {len(ids)} tokens of this model: "
-            f"got {count}. Leave longer ones out of the file."
+            f"a request of a trace must not be longer than the texts that SpecSweep has, {most} tokens of this model: got "
+            f"{count}. Leave longer ones out of the file."
         )
-    return ids[:count]
+    start = int(question_id_of(salt), 16) % len(own)
+    ids = own[start : start + count]
+    ids += own[: min(start, count - len(ids))]
+    return ids + others[: count - len(ids)]
 
 
-def _joined(texts: Sequence[str], n_characters: int) -> str:
-    """The first texts, a blank line between them, cut where there are enough characters."""
-    kept, length = [], 0
-    for text in texts:
-        kept.append(text)
-        length += len(text) + 2
-        if length >= n_characters:
-            break
-    return "\n\n".join(kept)[:n_characters]
+@lru_cache(maxsize=len(TASKS))  # the texts are long
+def _ids_of_texts(kind: str, template: Template) -> tuple[list[int], list[int]]:
+    """The texts of a kind, and those that it goes on with where they end."""
+    other = "prose" if kind == "code" else "code"
+    own, others = (template.plain_ids("\n\n".join(pieces(name))) for name in (kind, other))
+    return own, others

@@ -67,6 +67,58 @@ def test_blocks_that_a_trace_shares_are_shared_by_the_prompts(tmp_path: Path, to
     assert one[before : before + 100] != three[before : before + 100]
 
 
+def told(tmp_path: Path, rows: list[dict[str, object]]) -> Workload:
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return Workload(name="trace", path=str(tmp_path / "t.jsonl"), entropy="low")
+
+
+def test_bailian_counts_in_seconds_and_blocks_of_16_where_mooncake_has_the_same_columns(
+    tmp_path: Path, tokenizer: ChatTokenizer
+) -> None:
+    session = {"chat_id": 7, "parent_chat_id": -1, "input_length": 1600, "output_length": 9, "type": "text", "turn": 1}
+    rows: list[dict[str, object]] = [
+        {**session, "timestamp": at, "hash_ids": [*range(20), *range(100 * n, 100 * n + 80)]}
+        for n, at in ((1, 61.1), (2, 62.6))
+    ]
+    prompts = load_prompts(told(tmp_path, rows))
+    assert [(prompt.arrival_s, prompt.category) for prompt in prompts] == [(0.0, "text"), (pytest.approx(1.5), "text")]
+    one, two = (item.ids([]) for item in conversations(prompts, tokenizer))
+    shared = len(tokenizer.around()[0]) + 20 * 16
+    assert len(one) == len(two) == 1600
+    assert one[:shared] == two[:shared]
+    assert one[shared : shared + 16] != two[shared : shared + 16]
+
+
+def test_blocks_that_a_trace_does_not_share_differ_from_their_first_tokens_on(tmp_path: Path) -> None:
+    """There are many more first blocks in a trace than paragraphs in our texts."""
+    tokenizer = ChatTokenizer(BYTES)
+    rows: list[dict[str, object]] = [
+        {"timestamp": n, "input_length": 512, "output_length": 9, "hash_ids": [n]} for n in range(1000)
+    ]
+    before = len(tokenizer.around()[0])
+    made = conversations(load_prompts(told(tmp_path, rows)), tokenizer)
+    assert len({tuple(item.ids([])[before : before + 64]) for item in made}) > 980
+
+
+@pytest.mark.parametrize(
+    ("hash_ids", "complaint"),
+    [
+        pytest.param(7, "`hash_ids` must be a list of hashes: got 7 in line 1", id="a number"),
+        pytest.param([1], "`hash_ids` must be one for each block .* of 16, 32, .*: no size fits all", id="too few"),
+        pytest.param(list(range(999)), "`hash_ids` must be one for each block", id="too many"),
+    ],
+)
+def test_blocks_that_do_not_fit_the_lengths_are_refused(tmp_path: Path, hash_ids: object, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        load_prompts(told(tmp_path, [{"timestamp": 1, "input_length": 5000, "output_length": 5, "hash_ids": hash_ids}]))
+
+
+def test_blocks_that_are_written_as_text_are_the_same_blocks(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    rows = [{"timestamp": 1, "input_length": 600, "output_length": 5, "hash_ids": given} for given in ([4, 5], "[4, 5]")]
+    one, two = (conversations(load_prompts(told(tmp_path, [dict(row)])), tokenizer)[0].ids([]) for row in rows)
+    assert one == two
+
+
 def test_a_limit_takes_the_first_requests_of_a_trace_and_short_ones_are_as_short_as_can_be(
     tmp_path: Path, tokenizer: ChatTokenizer
 ) -> None:
@@ -87,6 +139,14 @@ def test_a_limit_takes_the_first_requests_of_a_trace_and_short_ones_are_as_short
         ),
         pytest.param(
             "timestamp,input_tokens,output_tokens\nsoon,1,1\n", "`timestamp` must be a time: .* 'soon' in line 2", id="time"
+        ),
+        pytest.param(
+            "timestamp,input_tokens,output_tokens\nnan,1,1\n", "`timestamp` must be a time: .* 'nan' in line 2", id="no time"
+        ),
+        pytest.param(
+            "timestamp,input_tokens,output_tokens\n1,inf,1\n",
+            "`input_tokens` must be a number of tokens: got 'inf'",
+            id="endless",
         ),
         pytest.param(
             "timestamp,input_tokens,output_tokens\n1,x,1\n", "`input_tokens` must be a number of tokens: got 'x'", id="count"

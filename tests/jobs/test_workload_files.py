@@ -227,6 +227,17 @@ def test_equal_rows_stay_two_prompts_and_ids_of_a_file_must_differ(tmp_path: Pat
             "p.jsonl", '{"text": "a"}', {"split": "*"}, "`workload.split` picks files of a folder: got", id="split"
         ),
         pytest.param("p.csv", "text,text\na,b\n", {}, "must differ: p.csv has text twice", id="twins"),
+        pytest.param("p.jsonl", '{"text": "a", "output_limit": NaN}', {}, "must be a number of tokens: got nan", id="NaN"),
+        pytest.param(
+            "p.jsonl", '{"text": "a", "output_limit": Infinity}', {}, "must be a number of tokens: got inf", id="endless"
+        ),
+        pytest.param(
+            "p.jsonl",
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": 3}]}',
+            {},
+            "`tool_calls` must be a list of calls: got 3 in line 1",
+            id="a number of calls",
+        ),
     ],
 )
 def test_every_mistake_in_a_file_is_one_line(
@@ -308,6 +319,8 @@ def test_mt_bench_and_spec_bench_are_read_and_counted(tmp_path: Path) -> None:
     named = [{"prompt_id": i, "category": row["category"], "prompt": row["turns"]} for i, row in enumerate(eighty)]
     write_rows(tmp_path / "mt.parquet", named)
     assert load_prompts(replace(mt, path=str(tmp_path / "mt.parquet"))) == load_prompts(mt)
+    lines(tmp_path / "question.jsonl", [*eighty[:-1], {**eighty[-1], "question_id": 0}])
+    assert len({prompt.question_id for prompt in load_prompts(mt)}) == 80, "metrics are paired by it"
     lines(tmp_path / "question.jsonl", eighty[:-1])
     with pytest.raises(BadInput, match=r"`mt_bench` must have its number .*: got 9 of humanities .not 10. in"):
         load_prompts(mt)
