@@ -28,7 +28,7 @@ def session(name: str, expected_s: float, tp: int = 1, over: int = 1) -> Session
 
 
 def started(ledger: Ledger, waiting: Waiting, now_s: float) -> dict[str, Seats]:
-    return {found[0].session_id: found[1] for _ in range(999) if (found := ledger.next(waiting, now_s))}
+    return {spec.session_id: seats for spec, seats in iter(lambda: ledger.next(waiting, now_s), None)}
 
 
 def test_it_takes_as_much_of_each_of_its_nodes_and_gives_all_back() -> None:
