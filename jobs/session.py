@@ -171,7 +171,7 @@ class _Session:
             return None
         address = self.site.address
         port, spare_port = free_ports(2, address)
-        return Meeting(address, port, spare_port, own_address=address)
+        return Meeting(address, port, spare_port, own_address=address, secret=secrets.token_hex(32))
 
     def measure(self, running: Running) -> Iterator[CellBatch | CellResult]:
         """The cells in order, until one of them finds the engine gone or somebody says stop."""

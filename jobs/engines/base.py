@@ -23,6 +23,7 @@ class Meeting:
     spare_port: int  # free there too, for engines that need two
     rank: int = 0  # 0 is the one that is spoken to
     own_address: str = ""  # of this rank's node, as the others reach it
+    secret: str = field(default="", repr=False)  # that only the ranks know, for engines that let in who has it
 
     @property
     def authority(self) -> str:

@@ -16,7 +16,7 @@ from jobs.engines.launching import drafter_of
 from jobs.engines.options import Known, known_of, option_rules
 from jobs.engines.own_host import check_name, check_speculation
 from jobs.engines.prometheus import Sample, labels_of, samples_in, total
-from jobs.engines.rules import Rule, enforce, lacks, offers_method, one_of
+from jobs.engines.rules import Rule, enforce, lacks, offers_method, one_of, whole_on_nodes
 from jobs.engines.tensorrt_llm_options import DECODING_TYPES, DRAFT_OURS, KV_OURS, OURS, WINDOW, launch_of
 from jobs.errors import WrongEngine
 from jobs.spec import Cell, Deployment, Draft, Engine
@@ -61,7 +61,7 @@ class TensorrtLlmEngine:
     name = "tensorrt_llm"
     dialect = TrtllmDialect()
     methods = METHODS
-    over_nodes = Offer("its processes on other nodes are for mpirun, srun or a Ray of its own to start")
+    over_nodes = Offer()
 
     def check(self, deployment: Deployment) -> None:
         enforce(offers(deployment.engine, deployment.draft), rules(deployment.engine, deployment.draft))
@@ -136,6 +136,7 @@ def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
         "`draft.tp` must be 0 or engine.tp for tensorrt_llm, whose drafts run on the GPUs of the target: "
         f"got {draft.tp}. Use vllm, or llama_cpp.",
     )
+    yield whole_on_nodes(engine, "stage", engine.tp)
     yield (
         draft.method != "ngram" or draft.ngram_min == 1,
         f"`draft.ngram_min` must be 1 for tensorrt_llm, which tries every length down to 1: got {draft.ngram_min}.",

@@ -9,6 +9,7 @@ from typing import Any
 from jobs.engines.base import Launch, Site
 from jobs.engines.launching import SESSION, drafter_of, visible
 from jobs.engines.own_host import interpreter
+from jobs.engines.tensorrt_llm_ray import options_over_nodes, over_nodes
 from jobs.spec import Deployment, Draft, Engine
 
 OURS = {
@@ -16,6 +17,7 @@ OURS = {
     "tensor_parallel_size": "engine.tp",
     "pipeline_parallel_size": "engine.pp",
     "moe_expert_parallel_size": "engine.ep",
+    **dict.fromkeys(("orchestrator_type", "gpus_per_node"), "engine.nodes"),
     "max_batch_size": "engine.batch",
     "max_seq_len": "engine.max_length",
     "dtype": "engine.dtype",
@@ -64,16 +66,18 @@ NUMBER_AS_KEY = re.compile(r'"(\d+)": ')
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:
     python = deployment.engine.python
-    program = (interpreter(python), "-m", "tensorrt_llm.commands.serve") if python else ("trtllm-serve",)
-    return Launch(
-        argv=(
-            *program,
-            *("serve", str(site.model_dir), "--backend", "pytorch", "--host", "127.0.0.1", "--port", str(site.port)),
-            *("--served_model_name", site.nonce, "--config", str(site.scratch / OPTIONS_FILE), "--no-telemetry"),
-        ),
+    module = ("-m", "tensorrt_llm.commands.serve")
+    program = (interpreter(python), *module) if python else ("trtllm-serve",)
+    words = (
+        *("serve", str(site.model_dir), "--backend", "pytorch", "--host", "127.0.0.1", "--port", str(site.port)),
+        *("--served_model_name", site.nonce, "--config", str(site.scratch / OPTIONS_FILE), "--no-telemetry"),
+    )
+    server = Launch(
+        argv=(*program, *words),
         env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **visible(site), **pretended(deployment.draft)},
         files={OPTIONS_FILE: yaml_of(options_of(deployment, site))},
     )
+    return over_nodes(deployment.engine, site, server, (*module, *words))
 
 
 def yaml_of(options: dict[str, Any]) -> str:
@@ -98,6 +102,7 @@ def options_of(deployment: Deployment, site: Site) -> dict[str, Any]:
         "return_perf_metrics": True,
         "enable_iter_perf_stats": True,
         "stream_interval": 1,
+        **options_over_nodes(engine),
         **({} if engine.cuda_graphs else {"cuda_graph_config": None}),
         **{name: value for name, value in optional.items() if value},
         **engine.args,

@@ -48,7 +48,7 @@ def on_nodes(name: str, nodes: int, **engine: int) -> None:
 
 
 def test_who_is_not_started_over_several_nodes_says_why_and_who_is() -> None:
-    assert engines_over_nodes() == ("vllm", "sglang")
+    assert engines_over_nodes() == ("vllm", "sglang", "tensorrt_llm")
     for name in {*ENGINES} - {*engines_over_nodes(), "simulated"}:
         on_nodes(name, 1)
         with pytest.raises(Unsupported, match=rf"must be 1 for {name}, .*: it.*Got 2\. Over several nodes: vllm, sglang"):
