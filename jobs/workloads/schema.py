@@ -6,20 +6,23 @@ import json
 from pathlib import Path
 
 from jobs.errors import BadInput
+from jobs.provenance import PROJECT_ROOT
 from jobs.spec import Workload
+from jobs.workloads.validity import fault_of
 
 
 def schema_text(workload: Workload) -> str:
-    """The JSON schema that every answer must keep, as its file has it; "" = free text. `BadInput` when it is no object."""
+    """The JSON schema that every answer must keep, as its file has it; "" = free text. `BadInput` when it is no schema."""
     if not workload.json_schema:
         return ""
-    path = Path(workload.json_schema)
+    path = PROJECT_ROOT / Path(workload.json_schema).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
-        if not isinstance(json.loads(text), dict):
-            raise ValueError("it is no object")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        schema = json.loads(text)
+        if fault := fault_of(schema) if isinstance(schema, dict) else "it is no object":
+            raise ValueError(fault)
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise BadInput(
             f"`workload.json_schema` must name a file with a JSON schema: got {path} ({why}). Give its path, or leave it "
             "out."

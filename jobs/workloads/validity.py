@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 TOOL_CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
@@ -31,10 +34,34 @@ def expects_schema(schema: str) -> str:
     return json.dumps({"kind": "json_schema", "schema": json.loads(schema)})
 
 
+def fault_of(schema: Mapping[str, Any]) -> str:
+    """Why no answer could be judged by this JSON schema; "" = all can be."""
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"at {error.json_path}: {error.message}"
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).crawl().resolver()
+    for name in _references(schema):
+        try:
+            resolver.lookup(name)
+        except Unresolvable:
+            return f"it refers to {name}, which is not in it"
+    return ""
+
+
+def _references(part: Any) -> Iterator[str]:
+    """What the schema refers to, at any depth."""
+    if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
+        yield part["$ref"]
+    if isinstance(part, (Mapping, list)):
+        for inner in part.values() if isinstance(part, Mapping) else part:
+            yield from _references(inner)
+
+
 def keeps_schema(expected: Mapping[str, Any], text: str) -> bool:
     """`schema`: JSON, nothing before or after it, that the schema allows."""
     value, is_json = _json(text)
-    return is_json and bool(Draft202012Validator(expected["schema"]).is_valid(value))
+    return is_json and _allows(expected["schema"], value)
 
 
 def is_query(expected: Mapping[str, Any], text: str) -> bool:
@@ -57,7 +84,7 @@ def is_tool_call(expected: Mapping[str, Any], text: str) -> bool:
         return False
     schemas = {tool["name"]: tool["parameters"] for tool in expected["tools"]}
     name = call["name"]
-    return isinstance(name, str) and name in schemas and Draft202012Validator(schemas[name]).is_valid(call["arguments"])
+    return isinstance(name, str) and name in schemas and _allows(schemas[name], call["arguments"])
 
 
 KINDS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
@@ -65,6 +92,14 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
     "sql": is_query,
     "tool_call": is_tool_call,
 }
+
+
+def _allows(schema: Mapping[str, Any], value: Any) -> bool:
+    """False also for what cannot be judged: nested deeper than a schema can be followed, or a number beyond any."""
+    try:
+        return bool(Draft202012Validator(schema).is_valid(value))
+    except (RecursionError, OverflowError):
+        return False
 
 
 def _bare(answer: str) -> str:

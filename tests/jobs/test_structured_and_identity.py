@@ -42,20 +42,33 @@ def events_of(*cells: Cell) -> list[SessionRow | CellResult]:
         pytest.param(None, "No such file", id="no such file"),
         pytest.param("{", "must name a file with a JSON schema", id="no JSON"),
         pytest.param("[1]", "it is no object", id="no object"),
+        pytest.param(b"\xff", "can't decode byte 0xff", id="no text"),
+        pytest.param('{"type": "objekt"}', r"at \$.type: 'objekt' is not valid", id="a type that does not exist"),
+        pytest.param('{"properties": {"a": {"pattern": "("}}}', r"at \$.properties.a.pattern: '\(' is not", id="no pattern"),
+        pytest.param(
+            '{"items": {"$ref": "#/$defs/a"}}', r"it refers to #/\$defs/a, which is not in it", id="a hanging reference"
+        ),
+        pytest.param('{"anyOf": [{"$ref": "https://x.y/z"}]}', "it refers to https://x.y/z, which is not", id="the web"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_before_anything_starts(
-    tmp_path: Path, content: str | None, wrong: str
+    tmp_path: Path, content: str | bytes | None, wrong: str
 ) -> None:
     path = tmp_path / "answer.json"
     if content is not None:
-        path.write_text(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     with pytest.raises(BadInput, match=wrong):
         schema_text(Workload(json_schema=str(path)))
     problem = problem_of(cell_of(str(path)))
     assert problem is not None
     assert str(path) in problem.text
+
+
+def test_a_schema_may_refer_to_its_own_parts(tmp_path: Path) -> None:
+    parts = '{"$defs": {"a": {"type": "string"}}, "items": {"$ref": "#/$defs/a"}, "not": {"$ref": "#"}}'
+    (tmp_path / "answer.json").write_text(parts)
+    assert schema_text(Workload(json_schema=str(tmp_path / "answer.json"))) == parts
 
 
 def test_free_text_needs_no_file() -> None:

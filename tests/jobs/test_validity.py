@@ -21,6 +21,8 @@ SCHEMA = {
 }
 PERSON = expects_schema(json.dumps(SCHEMA))
 QUERY = json.dumps({"kind": "sql", "tables": "CREATE TABLE t (a INTEGER, b TEXT); CREATE TABLE u (a INTEGER);"})
+TREE = expects_schema('{"type": "array", "items": {"$ref": "#"}}')
+CENTS = expects_schema('{"type": "number", "multipleOf": 0.01}')
 CALL = json.dumps({"kind": "tool_call", "tools": [{"name": "greet", "description": "", "parameters": SCHEMA}]})
 STRUCTURED = load_prompts(Workload(name="structured"))
 CREATIVE = load_prompts(Workload(name="creative"))
@@ -39,6 +41,10 @@ CREATIVE = load_prompts(Workload(name="creative"))
         pytest.param(PERSON, '{"name": NaN}', False, id="what only Python calls JSON"),
         pytest.param(PERSON, "[" * 100_000, False, id="nested beyond any parser"),
         pytest.param(PERSON, "", False, id="nothing"),
+        pytest.param(TREE, "[[], [[]]]", True, id="nested as a schema refers to itself"),
+        pytest.param(TREE, "[" * 400 + "]" * 400, False, id="nested deeper than a schema can be followed"),
+        pytest.param(CENTS, "0.5", True, id="a number"),
+        pytest.param(CENTS, "1e400", False, id="a number beyond any"),
         pytest.param(QUERY, "SELECT t.a, count(*) FROM t JOIN u USING (a) GROUP BY 1;", True, id="a query"),
         pytest.param(
             QUERY,
