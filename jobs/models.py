@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub  # what fetches is loaded when asked for: it takes half a second
@@ -26,6 +27,8 @@ PACKAGE = "package:"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "medusa_lm_head.pt"]
 """What engines read; the hub often has the same weights again in older formats, but Medusa heads only in that."""
+DESCRIPTION = [name for name in HUB_FILES if name not in ("*.safetensors", "medusa_lm_head.pt")]
+"""Of these, what tells of a model without its weights: configuration, tokenizer, chat template. A few MB."""
 HUB_TIMEOUT_S = 10
 HUB_FAILURES = (OSError, ValueError, hub_errors.HTTPError)  # type: ignore[attr-defined]  # of whichever client it uses
 
@@ -74,20 +77,39 @@ def locate(path: str, revision: str = "", key: str = "model.path") -> Path | Non
     )
 
 
-def found_here(path: str, revision: str = "") -> Path | None:
-    """The model's folder where it is on this machine already, converted or downloaded; None where it is not yet."""
+def described_here(path: str, revision: str = "") -> Path | None:
+    """A folder with the model's configuration and tokenizer: its own, where it is on this machine already, converted or
+    downloaded; else what the hub gives of it without its weights. None where neither is to be had.
+    """
     try:
         found = locate(path, revision)
-        if found is None:
-            return Path(
-                huggingface_hub.snapshot_download(
-                    path, revision=revision or None, allow_patterns=HUB_FILES, local_files_only=True
-                )
-            )
-    except (BadInput, *HUB_FAILURES):
+    except BadInput:
         return None
+    if found is None:
+        return _kept_by_hub(path, revision) or _described_by_hub(path, revision)
     folder = found if found.is_dir() else converted_folder(found)
     return folder if folder.is_dir() else None
+
+
+def _kept_by_hub(path: str, revision: str, cache: Path | None = None) -> Path | None:
+    """The snapshot that a cache (None = the hub's own) has."""
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(path, revision=revision or None, cache_dir=cache, local_files_only=True)
+        )
+    except HUB_FAILURES:
+        return None
+
+
+def _described_by_hub(path: str, revision: str) -> Path | None:
+    """Kept in a cache of its own: a snapshot without weights in the hub's would look like the model."""
+    cache, at = cache_folder() / "descriptions", revision or None
+    fetch = partial(huggingface_hub.snapshot_download, path, revision=at, allow_patterns=DESCRIPTION, cache_dir=cache)
+    try:
+        huggingface_hub.HfApi().model_info(path, revision=at, timeout=HUB_TIMEOUT_S)  # fails at once, a download does not
+        return Path(fetch(etag_timeout=HUB_TIMEOUT_S))
+    except HUB_FAILURES:
+        return _kept_by_hub(path, revision, cache)
 
 
 def checked(folder: Path) -> Path:

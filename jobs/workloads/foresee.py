@@ -1,4 +1,4 @@
-"""Owns which prompts can be refused before anything starts: those of a model whose tokenizer is on this machine already.
+"""Owns which prompts can be refused before anything starts: those of a model whose tokenizer is here, or comes from the hub.
 
 Does not own the rules (`jobs.workloads.tokenize`), nor what a session's own node then finds, which decides.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import BadInput
-from jobs.models import found_here
-from jobs.spec import Cell
+from jobs.models import described_here
+from jobs.spec import Cell, Workload
 from jobs.workloads import load_prompts
 from jobs.workloads.base import Prompt
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations, longest_of
@@ -27,15 +27,21 @@ def refuse_unfit_prompts(cells: Sequence[Cell]) -> None:
     for cell in cells:
         model, engine = cell.deployment.model, cell.deployment.engine
         key = json.dumps([model.path, model.revision, engine.max_length, repr(cell.workload)])
-        if key not in seen and (folder := _folder(model.path, model.revision)):
-            _check(cell, folder)
+        if key not in seen:
+            _check(cell, load_prompts(cell.workload))
         seen.add(key)
 
 
-def _check(cell: Cell, folder: Path) -> None:
+def _check(cell: Cell, prompts: Sequence[Prompt]) -> None:
+    """What is asked for in tokens needs no model to be too long."""
+    model, limit = cell.deployment.model, cell.deployment.engine.max_length
+    _check_asked_lengths(prompts, cell.workload.output_limit, limit)
+    if folder := _folder(model.path, model.revision):
+        _check_with(folder, cell.workload, prompts, limit or longest_of(folder))
+
+
+def _check_with(folder: Path, workload: Workload, prompts: Sequence[Prompt], limit: int) -> None:
     """A tokenizer takes seconds to load: only where lengths are close, or only it can tell."""
-    workload, limit = cell.workload, cell.deployment.engine.max_length or longest_of(folder)
-    prompts = load_prompts(workload)
     _check_asked_lengths(prompts, workload.output_limit, limit)
     asked = sorted(
         (prompt for prompt in prompts if prompt.recipe), key=lambda prompt: prompt.recipe.isl if prompt.recipe else 0
@@ -75,7 +81,7 @@ def _most_tokens(prompt: Prompt, folder: Path, output_limit: int) -> int:
 
 @cache
 def _folder(path: str, revision: str) -> Path | None:
-    return found_here(path, revision)
+    return described_here(path, revision)
 
 
 @cache

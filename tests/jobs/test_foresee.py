@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from jobs import models
 from jobs.errors import BadInput
-from jobs.models import found_here
+from jobs.models import described_here
 from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload
 from jobs.workloads import foresee
 from jobs.workloads.foresee import refuse_unfit_prompts
@@ -85,9 +86,34 @@ def test_a_model_that_is_not_here_yet_is_left_to_its_session(tmp_path: Path, mon
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF")
-    assert found_here(str(gguf)) is None
-    assert found_here("some-org/a-model-that-nobody-has") is None
-    assert found_here(str(tmp_path / "nowhere")) is None
+    assert described_here(str(gguf)) is None
+    assert described_here("some-org/a-model-that-nobody-has") is None
+    assert described_here(str(tmp_path / "nowhere")) is None
     refuse_unfit_prompts([cell(MINI, 10, str(gguf))])
+    with pytest.raises(BadInput, match=r"must fit into 699 tokens .*got 600 and 100, 700 in all"):
+        refuse_unfit_prompts([cell(REAL, 699, str(gguf))])  # no tokenizer is needed to tell
     models.converted_folder(gguf).mkdir(parents=True)
-    assert found_here(str(gguf)) == models.converted_folder(gguf)
+    assert described_here(str(gguf)) == models.converted_folder(gguf)
+
+
+def test_of_a_model_of_the_hub_all_but_the_weights_is_fetched_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are for the nodes on which it runs: what starts a sweep need not have them."""
+    asked = []
+
+    def snapshot(repo: str, *, cache_dir: Path | None = None, allow_patterns: Sequence[str] = (), **options: object) -> str:
+        if options.get("local_files_only"):
+            raise FileNotFoundError(repo)
+        asked.append((repo, options["revision"], cache_dir, [*allow_patterns]))
+        return BYTES
+
+    monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: None)
+    with pytest.raises(BadInput, match=r"must fit into 500 tokens.*has \d+ tokens"):
+        refuse_unfit_prompts([cell(MINI, 500, "some-org/one-of-the-hub")])
+    ((repo, revision, cache, patterns),) = asked
+    assert (repo, revision, cache) == ("some-org/one-of-the-hub", None, tmp_path / "descriptions")
+    assert "*.json" in patterns
+    assert not any("safetensors" in pattern for pattern in patterns)
