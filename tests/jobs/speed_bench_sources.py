@@ -172,6 +172,7 @@ def write_sources(folder: Path) -> dict[str, Path]:
         }
         for n in TEN
     ]
+    scenes[2]["character_profiles"] = {"Eve": "a spy", "Bob": "a cook", "Dan": "a smith", "Ann": "a sailor"}
     place("Neph0s/CoSER", "test/test_set.json").write_text(json.dumps(scenes))
     lines("RUCAIBox/BAMBOO", "meetingpred_4k.jsonl", ({"content": f"A: {n}" * 9} for n in TEN))
     answers = [f"answer {n} " * 20 for n in range(1, 6)]

@@ -79,6 +79,21 @@ def test_every_source_of_the_qualitative_split_gives_its_rows_their_texts(tmp_pa
     }
 
 
+def test_characters_come_in_the_order_of_the_table_that_the_reference_makes_of_all_scenes(tmp_path: Path, run: Run) -> None:
+    assert run("qualitative", [{**ROWS[9], "src_id": "coser_2"}]) == 0
+    said = turns(tmp_path)[10][0]
+    assert re.findall(r"(Ann|Bob|Eve|Dan): a ", said) in (["Bob", "Eve", "Dan"], ["Ann", "Eve", "Dan"])
+
+
+def test_of_a_source_only_the_columns_that_are_asked_for_are_kept(tmp_path: Path) -> None:
+    """A source of code problems has gigabytes of test cases beside its questions."""
+    (tmp_path / "test.jsonl").write_text('{"id": "a", "tests": "much"}\n')
+    write_rows(tmp_path / "test.parquet", [{"id": "b", "tests": "much"}])
+    for name in ("test.jsonl", "test.parquet"):
+        library = Library({"some/source": tmp_path / name}, tmp_path)
+        assert [[*row] for row in library.of_hub("some/source", "", "test*", ("id",))] == [["id"]]
+
+
 def test_prompts_of_the_throughput_split_have_their_length(tmp_path: Path, run: Run) -> None:
     assert run("throughput_1k", LONG_ROWS) == 0
     made = {name: texts[0] for name, texts in turns(tmp_path, "throughput_1k").items()}

@@ -76,7 +76,7 @@ class Library:
                 if path.suffix == ".parquet":
                     rows += datasets.read_rows(path, columns)
                 else:
-                    rows += [row.values for row in READERS[path.suffix](path)]
+                    rows += [_narrowed(row.values, columns) for row in READERS[path.suffix](path)]
             except (BadInput, KeyError) as error:
                 raise Missing(f"{path.name} is not readable: {error}") from None
         return rows
@@ -107,6 +107,11 @@ class Library:
     def _noted(self, source: str, path: Path) -> Path:
         self.hashes.setdefault(source, {})[path.name] = sha256_of(path)
         return path
+
+
+def _narrowed(values: Values, columns: Sequence[str]) -> Values:
+    """Only these columns ([] = all): some sources have gigabytes in others."""
+    return {name: values[name] for name in columns if name in values} if columns else values
 
 
 def _within(place: Path, url: str) -> Path:

@@ -165,10 +165,12 @@ def rolebench(row: Values, kit: Kit) -> list[str]:
 def coser(row: Values, kit: Kit) -> list[str]:
     """A character of a novel in a scene."""
     url = f"{row['source'].replace('/tree/', '/resolve/')}/test/test_set.json"
-    scene = kit.library.of_web("Neph0s/CoSER", url)[int(row["src_id"].split("_")[1])]
+    scenes = kit.library.of_web("Neph0s/CoSER", url)
+    scene = scenes[int(row["src_id"].split("_")[1])]
     character = str(np.random.default_rng(COSER_SEED).choice(scene["major_characters"]))
     profiles: Mapping[str, Any] = scene["character_profiles"]
-    others = [f"{name}: {text}" for name, text in profiles.items() if name != character and text is not None]
+    others = [name for name in kit.library.once("characters", lambda: _characters(scenes)) if name in profiles]
+    told = [f"{name}: {profiles[name]}" for name in others if name != character and profiles[name] is not None]
     wants = [item["motivation"] for item in scene["key_characters"] if item["name"] == character]
     (order,) = kit.words("_generate_coser_prompt", "prompt")
     holes = {
@@ -176,7 +178,7 @@ def coser(row: Values, kit: Kit) -> list[str]:
         "character_profile": profiles[character],
         "book_name": scene["book"],
         "scenario": scene["scenario"],
-        "other_character_profiles_str": "\n\n".join(others),
+        "other_character_profiles_str": "\n\n".join(told),
         "motivation": wants[0] if wants else "No motivation provided",
     }
     return [order.format(**holes)]
@@ -226,6 +228,13 @@ def _filled(row: Values, **holes: Any) -> str:
     """The template that follows the mask in the row, with its holes filled."""
     template: str = row["turns"][0].partition("\n\n")[2]
     return template.format(**holes)
+
+
+def _characters(scenes: Sequence[Values]) -> dict[str, None]:
+    """All names in the order in which they first appear: the reference's reader makes one table of all scenes, and each
+    scene's profiles are in the order of that table's columns.
+    """
+    return dict.fromkeys(name for scene in scenes for name in scene["character_profiles"])
 
 
 def _last_number(row: Values) -> int:
