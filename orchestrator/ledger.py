@@ -9,7 +9,7 @@ each until the last of them has. Does not own Ray, the order (`plan`, `pack`), o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import islice
@@ -110,13 +110,18 @@ class Ledger:
         self._seats: dict[Node, list[Seat]] = {node: [] for node in nodes}
         self._rooms: dict[Node, dict[tuple[float, int], Reservation]] = {node: {} for node in nodes}
         self._places: dict[Demand, list[Seat]] = {}  # on every node that could hold it if it were empty
+        self._doubted: Mapping[str, bool] = {}
 
     @property
     def nodes(self) -> list[Node]:
         return list(self._free)
 
-    def refresh(self, nodes: Iterable[Node]) -> None:
-        """The cluster as it is now: a node that has gone takes its seats along, a new one is empty."""
+    def refresh(self, nodes: Iterable[Node], doubted: Mapping[str, bool] | None = None) -> None:
+        """The cluster as it is now: a node that has gone takes its seats along, a new one is empty.
+
+        `doubted`: the nodes to choose last, by id, and whether they are to be left alone for now.
+        """
+        self._doubted = doubted or {}
         self._free = {node: self._free.get(node, (node.cpus, node.gpus)) for node in nodes}
         self._seats = {node: self._seats.get(node, []) for node in self._free}
         self._rooms = {node: {} for node in self._free}
@@ -137,6 +142,11 @@ class Ledger:
         """Seats for this one alone, whoever waits; () = wait."""
         demand = demand_of(deployment)
         return self._taken(self._fullest(demand, until_s, {}), until_s)
+
+    def has_room_beside(self, nodes: Collection[Node], deployment: Deployment) -> bool:
+        """Whether it could start now on none of these."""
+        seats = self._fullest(demand_of(deployment), inf, {})
+        return bool(seats) and not any(seat.node in nodes for seat in seats)
 
     def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seats] | None:
         """The first session of the plan that may start now, no longer waiting, with its seats; None = all have to wait."""
@@ -170,18 +180,20 @@ class Ledger:
 
     def _seats_for(self, demand: Demand) -> list[Seat]:
         if demand not in self._places:
-            self._places[demand] = [seat_on(node, demand) for node in self._free if demand.lack_on(node) is None]
+            seats = [seat_on(node, demand) for node in self._free if demand.lack_on(node) is None]
+            awake = [seat for seat in seats if not self._doubted.get(seat.node.id)]
+            self._places[demand] = awake if len(awake) >= max(demand.nodes, len(seats) / 2) else seats
         return self._places[demand]
 
     def _fullest(self, demand: Demand, until_s: float, kept: Mapping[Node, Reservation]) -> list[Seat]:
         """On the fullest nodes that have room, so that whole nodes stay whole for big sessions; [] = they are too few."""
-        free = self._free
+        free, doubted = self._free, self._doubted
         open_ = (
             seat
             for seat in self._seats_for(demand)
             if self._has_room(seat) and (seat.node not in kept or kept[seat.node].permits(seat, until_s))
         )
-        found = nsmallest(demand.nodes, open_, key=lambda seat: (free[seat.node][1], free[seat.node][0]))
+        found = nsmallest(demand.nodes, open_, key=lambda seat: (seat.node.id in doubted, *reversed(free[seat.node])))
         return found if len(found) == demand.nodes else []
 
     def _has_nodes(self, demand: Demand) -> bool:

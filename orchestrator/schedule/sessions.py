@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import ray
 
@@ -21,12 +20,14 @@ from jobs.measure import new_row as new_cell_row
 from jobs.session import Event, SessionLog, SessionSite, end_of
 from jobs.session import new_row as new_session_row
 from jobs.spec import SessionSpec
+from orchestrator.doubts import Doubts
 from orchestrator.here import nodes_to_come
 from orchestrator.interrupts import AT_ONCE
 from orchestrator.ledger import Demand, Ledger, Node, Seats, Waiting
 from orchestrator.schedule.nodes import Fleet
 from orchestrator.schedule.ranks import first_line
-from orchestrator.schedule.workers import Worker, Workers
+from orchestrator.schedule.running import Running
+from orchestrator.schedule.workers import Workers
 from orchestrator.settings import Cluster
 from orchestrator.shortage import shortage
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
@@ -34,22 +35,6 @@ from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 TICK_S = 0.5  # how long an event, a signal or a progress may wait
 PLACE_LIMIT_S = 60.0  # for Ray to start a worker where the ledger has room; then it is said who else may have that room
 STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
-
-
-@dataclass
-class Running:
-    """A session on a worker, and what it has told so far."""
-
-    spec: SessionSpec
-    seats: Seats
-    worker: Worker
-    row: SessionRow | None = None
-    n_results: int = 0
-    n_batches: int = 0  # of the cell that is running
-    asked: Any = None  # the progress that is on its way
-    placed_s: float = field(default_factory=time.monotonic)
-    is_up: bool | None = False  # its worker has answered; None = it has not, and that was said
-    stopping: int = 0  # what it was told: 1 = after this cell, 2 = at once
 
 
 Watch = Callable[[SessionSpec, SessionProgress | None], None]
@@ -81,7 +66,8 @@ class Scheduler:
         self._waiting = Waiting(())
         self._workers = Workers()
         self._running: list[Running] = []
-        self._quiet_until = 0.0
+        self._doubts = Doubts()
+        self._settling: list[tuple[float, Seats]] = []  # of lost workers, until when: lifelines of engines are at work there
         self._at_once_since: float | None = None  # when the second stop was seen
 
     @property
@@ -103,6 +89,7 @@ class Scheduler:
             self._admit(waiting)
             yield from self._events()
             yield from self._give_up_groups()
+            yield from self._move_held()
             self._ask_progress()
             self._pass_on_stop()
 
@@ -130,14 +117,21 @@ class Scheduler:
 
     def _admit(self, waiting: Waiting) -> None:
         now_s = time.monotonic()
-        if not len(waiting) or self._stop_level() or now_s < self._quiet_until:
+        if not len(waiting) or self._stop_level():
             self._workers.release()
             return
-        self._ledger.refresh(self._fleet.nodes())
+        self._settle(now_s)
+        self._ledger.refresh(self._fleet.nodes(), self._doubts.at(now_s))
         self._strand(waiting, now_s)
         while found := self._ledger.next(waiting, now_s):
             self._running.append(self._start(*found))
         self._workers.release()
+
+    def _settle(self, now_s: float) -> None:
+        for until_s, seats in self._settling:
+            if until_s <= now_s:
+                self._ledger.release(seats)
+        self._settling = [item for item in self._settling if item[0] > now_s]
 
     def _strand(self, waiting: Waiting, now_s: float) -> None:
         """What no living node could hold is told, waited for, and at last no longer waited for."""
@@ -170,7 +164,7 @@ class Scheduler:
 
     def _events(self) -> Iterator[Event]:
         if not self._running:
-            time.sleep(TICK_S)  # nothing to wait for but the quiet after a lost worker
+            time.sleep(TICK_S)  # nothing to wait for but a seat that settles, or a node
             return
         streams = [running.worker.stream for running in self._running]
         ray.wait(streams, timeout=TICK_S)
@@ -201,8 +195,7 @@ class Scheduler:
 
     def _never_began(self, running: Running) -> bool:
         """Its node, or a worker that was kept, was gone before it: Ray notices that only after a while. That is no try."""
-        is_new = running.is_up is not True and running.row is None
-        return is_new and (running.worker.is_kept or bool(self._gone(running)))
+        return running.is_new and (running.worker.is_kept or bool(self._gone(running)))
 
     def _gone(self, running: Running) -> list[str]:
         """Those of its nodes that have left the cluster."""
@@ -229,8 +222,11 @@ class Scheduler:
         if not running.stopping and running.n_results == 0 and (running.row is None or running.row.status != FAILED):
             yield from self._lost(running, "session_ended", "The session ended without a result.")
             return
-        ended_well = not running.stopping and running.row is not None and not running.row.error_kind
-        if ended_well and len(self._waiting) and running.worker.group is None:
+        if running.has_failed:
+            self._doubt(running)
+        if running.ended_well:
+            self._doubts.trust(running.nodes)
+        if running.ended_well and len(self._waiting) and running.worker.group is None:
             self._workers.keep(running.worker, running.spec, running.seats[0])
         else:
             running.worker.kill()
@@ -239,7 +235,6 @@ class Scheduler:
     def _lost(self, running: Running, kind: str, why: str) -> Iterator[Event]:
         """Rows for what cannot tell any more: the session, and the cell that was running (cells run in order)."""
         running.worker.kill()  # it may live, and would keep its seat
-        self._quiet_until = time.monotonic() + GRACE_S + 1  # its engine's lifeline is at work
         row = running.row or replace(new_session_row(running.spec, SessionSite()), node=running.seats[0].node.name)
         yield replace(row, status=FAILED, error_kind=kind, error=why)
         if running.row is not None and running.row.ended_s is None and running.n_results < len(running.spec.orders):
@@ -247,16 +242,37 @@ class Scheduler:
             cell = new_cell_row(running.spec, order, running.n_results)
             failed = replace(cell, status=FAILED, error_kind=kind, error=why)
             yield CellResult(failed, n_batches=running.n_batches)  # its rows so far are true
-        yield from self._leave(running)
+        self._doubt(running)
+        yield from self._leave(running, settle_s=GRACE_S + 1)  # its engine's lifeline is at work
 
-    def _leave(self, running: Running) -> Iterator[Event]:
+    def _doubt(self, running: Running) -> None:
+        told = self._doubts.fail(running.nodes, time.monotonic())
+        if told and len(self.nodes) > 1:
+            self._say(told)
+
+    def _leave(self, running: Running, settle_s: float = 0.0) -> Iterator[Event]:
         self._running.remove(running)
-        self._ledger.release(running.seats)
+        self._settling.append((time.monotonic() + settle_s, running.seats))
+        self._settle(time.monotonic())
         self._watch(running.spec, None)
         if self._scratch is not None and self._log(running.spec).exists():
             with self._log(running.spec).open("rb") as log:
                 yield SessionLog(running.spec.session_id, end_of(log))
             self._log(running.spec).unlink(missing_ok=True)
+
+    def _move_held(self) -> Iterator[Event]:
+        """Another job may hold what the ledger thinks free: who waits for long goes where there is room, if there is."""
+        now_s = time.monotonic()
+        for running in [item for item in self._running if item.is_new and now_s - item.placed_s > PLACE_LIMIT_S]:
+            if running.is_up is False:
+                running.is_up = None
+                self._say(running.not_up())
+            running.placed_s = now_s
+            self._doubts.fail(running.nodes, now_s)
+            self._ledger.refresh(self._fleet.nodes(), self._doubts.at(now_s))
+            deployment = running.spec.deployment
+            if not deployment.engine.runtime_env and self._ledger.has_room_beside(running.nodes, deployment):
+                yield from self._put_back(running)
 
     def _ask_progress(self) -> None:
         for running in self._running:
@@ -264,9 +280,6 @@ class Scheduler:
                 running.asked = running.worker.progress()
             elif ray.wait([running.asked], timeout=0)[0]:
                 self._take_progress(running)
-            elif running.is_up is False and time.monotonic() - running.placed_s > PLACE_LIMIT_S:
-                running.is_up = None
-                self._say(_not_up(running))
 
     def _take_progress(self, running: Running) -> None:
         answer, running.asked = running.asked, None
@@ -284,13 +297,3 @@ class Scheduler:
             if level > running.stopping:
                 running.stopping = level
                 running.worker.stop(level == AT_ONCE)
-
-
-def _not_up(running: Running) -> str:
-    seat = running.seats[0]
-    where = " and ".join(seat.node.name for seat in running.seats)
-    each = " each" if len(running.seats) > 1 else ""
-    return (
-        f"Session {running.spec.session_id} waits for Ray to start its worker on {where}: its environment is being built, "
-        f"or another job of this cluster has the {seat.gpus} GPUs and {seat.cpus:g} CPUs{each} that it needs there."
-    )

@@ -184,8 +184,8 @@ def test_a_session_that_takes_a_whole_node_is_not_starved(fleet: Fleet) -> None:
     assert seen.nodes[wide.session_id] == "H100"
 
 
-def test_who_else_holds_the_gpus_is_said_and_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 1.0)
+def tenant_of_a100() -> Any:
+    """Another job's actor, which holds all GPUs of that node."""
     node = next(node for node in nodes_of(Cluster()) if node.gpu_type == "A100")
 
     class Tenant:
@@ -195,6 +195,26 @@ def test_who_else_holds_the_gpus_is_said_and_waited_for(fleet: Fleet, monkeypatc
     tenant = ray.remote(Tenant).options(num_gpus=4, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
     actor = tenant.remote()
     assert ray.get(actor.ready.remote())
+    return actor
+
+
+def test_a_session_on_gpus_that_another_job_holds_moves_to_where_there_is_room(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 3.0)
+    actor = tenant_of_a100()
+    try:
+        seen = Seen().run(planned("engine.tp=1"))
+    finally:
+        ray.kill(actor)
+    assert "another job of this cluster has the 1 GPUs" in seen.said[0]
+    assert (len(seen.measured), seen.failed) == (1, [])
+    assert list(seen.nodes.values()) == ["H100"], "it was meant for the fuller node first"
+
+
+def test_who_else_holds_the_gpus_is_said_and_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 1.0)
+    actor = tenant_of_a100()
     seen = Seen()
     said = seen.said.append
     seen.scheduler._say = lambda text: (said(text), ray.kill(actor))

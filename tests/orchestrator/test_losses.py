@@ -12,6 +12,7 @@ import pytest
 import ray
 from grids import cell
 
+from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
 from jobs.session import SessionSite
 from jobs.session import new_row as new_session_row
@@ -100,7 +101,29 @@ def test_how_a_session_was_lost_is_told_and_its_actor_is_killed(
     assert "\n" not in row.error
     assert killed == ["the actor"]
     assert scheduler._running == []
+    assert not scheduler._ledger.admit(SPEC.deployment), "its engine's lifeline may be at work"
+    scheduler._settle(time.monotonic() + GRACE_S + 1)
     assert scheduler._ledger.admit(SPEC.deployment), "its seat is free"
+
+
+@pytest.mark.parametrize(
+    ("status", "error_kind", "is_doubted"),
+    [
+        pytest.param(FAILED, "gpu_taken", True, id="its engine did not start"),
+        pytest.param("ok", "engine_died", True, id="its engine died"),
+        pytest.param("ok", "", False, id="it ended well"),
+    ],
+)
+def test_a_node_on_which_a_session_failed_is_doubted_until_one_ends_well_there(
+    killed: list[Any], status: str, error_kind: str, is_doubted: bool
+) -> None:
+    scheduler, running = scheduler_of(Stream(StopIteration()))
+    scheduler._doubts.fail([Node("another", "another", cpus=4, gpus=0)], time.monotonic())
+    running.row = replace(new_session_row(SPEC, SessionSite()), status=status, error_kind=error_kind)
+    running.n_results = 1
+    assert list(scheduler._next_events(running)) == []
+    assert ("box" in scheduler._doubts.at(time.monotonic())) == is_doubted
+    assert "another" in scheduler._doubts.at(time.monotonic())
 
 
 @pytest.mark.parametrize("n_batches", [0, 1, 3])
@@ -175,7 +198,7 @@ def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkey
     scheduler, _ = scheduler_of("nothing comes")
     scheduler._say = said.append
     for _ in range(4):
-        scheduler._ask_progress()
+        assert list(scheduler._move_held()) == []
     (told,) = said
     assert "Session s waits for Ray to start its worker on box" in told
 
