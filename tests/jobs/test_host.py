@@ -20,6 +20,7 @@ from jobs.engines.host.app import make_app
 from jobs.engines.host.backend import Generate, Step
 from jobs.engines.host.wire import BadRequest, parse_request, step_event
 
+KEY = {"Authorization": "Bearer nonce"}
 ASKED = {"model": "nonce", "prompt_ids": [1, 2], "output_limit": 3}
 
 
@@ -58,7 +59,9 @@ class Client:
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         body = json.dumps({**ASKED, "prompt_ids": [prompt]}).encode()
         self.inbox.put_nowait({"type": "http.request", "body": body, "more_body": False})
-        scope = {"type": "http", "method": "POST", "path": "/generate", "headers": [], "query_string": b"", "root_path": ""}
+        headers = [(name.lower().encode(), value.encode()) for name, value in KEY.items()]
+        path = {"path": "/generate", "query_string": b"", "root_path": ""}
+        scope = {"type": "http", "method": "POST", "headers": headers, **path}
         self.task = asyncio.ensure_future(app(scope, self.inbox.get, self.send))
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -82,7 +85,7 @@ async def settle() -> None:
 @asynccontextmanager
 async def http(backend: HandBackend) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(make_app(backend, "nonce"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://host", headers=KEY) as client:
         yield client
 
 
@@ -196,10 +199,25 @@ def test_counters_add_up_what_was_streamed() -> None:
     asyncio.run(scenario())
 
 
-def test_facts_and_health_tell_the_name() -> None:
+def test_who_has_no_key_is_told_of_the_health_alone_and_starts_nothing() -> None:
+    async def scenario() -> None:
+        backend = HandBackend()
+        async with http(backend) as client:
+            for wrong in ({"Authorization": "Bearer another"}, {"Authorization": "nonce"}, {"Authorization": ""}):
+                for method, path in (("GET", "/facts"), ("GET", "/counters"), ("POST", "/reset"), ("POST", "/generate")):
+                    answer = await client.request(method, path, json=ASKED, headers=wrong)
+                    assert (answer.status_code, "nonce" in answer.text) == (401, False), (wrong, path)
+                health = await client.get("/health", headers=wrong)
+                assert (health.status_code, "nonce" in health.text) == (200, False)
+        assert backend.told == []
+
+    asyncio.run(scenario())
+
+
+def test_facts_tell_the_name_and_health_does_not() -> None:
     async def scenario() -> None:
         async with http(HandBackend()) as client:
-            assert (await client.get("/health")).json() == {"model": "nonce"}
+            assert (await client.get("/health")).json() == {}
             facts = (await client.get("/facts")).json()
             assert facts == {"version": "9", "effective_config": {"method": "ngram", "k": 2}, "model": "nonce"}
 

@@ -241,7 +241,7 @@ def test_it_errs_and_talks_nonsense_on_demand(started: Running) -> None:
 
 @pytest.mark.parametrize("started", [{"wrong_name": True}], indirect=True, ids=["not-"])
 def test_under_another_name_it_is_the_wrong_engine(started: Running) -> None:
-    with pytest.raises(WrongEngine, match="it serves as 'not-contract-"):
+    with pytest.raises(WrongEngine, match="it refuses our key with 401"):
         started.engine.facts(started.deployment, started.endpoint)
 
 

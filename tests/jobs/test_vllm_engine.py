@@ -61,7 +61,6 @@ class TestVllmEngine(EngineContract):
     shared_limit = 400
     long_limit = 30_000
     patience_s = 5.0
-    stranger_status = 401
     folder: ClassVar[Path]
 
     @pytest.fixture(scope="class", autouse=True)

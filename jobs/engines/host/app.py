@@ -3,6 +3,8 @@
 Does not own what generates (`backend.py` is its port) or the process (`__main__`). Standard library and Starlette only: it
 runs in the engine's environment.
 
+Whoever asks must have the key, which is the name under which it serves: of the health alone everybody is told.
+
     POST /generate  {"model", "prompt_ids", "output_limit", ...fields of `Generate`}  → server-sent events, then `[DONE]`
     GET  /health    200 once the backend is loaded
     GET  /facts     what the backend tells of itself, and the name under which it serves
@@ -16,16 +18,18 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import aclosing
+from hmac import compare_digest
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobs.engines.host.backend import Backend, Generate, Step
 from jobs.engines.host.wire import BadRequest, error_event, parse_request, step_event
 
+HEALTH = "/health"
 DONE = b"data: [DONE]\n\n"
 
 log = logging.getLogger(__name__)
@@ -50,7 +54,7 @@ class Host:
             return JSONResponse({"error": str(wrong)}, status_code=wrong.status)
 
     async def health(self, _: Request) -> Response:
-        return JSONResponse({"model": self.name})
+        return JSONResponse({})  # what is told without a key must not tell the key
 
     async def facts(self, _: Request) -> Response:
         return JSONResponse({**self.facts_of_backend, **self.backend.facts(), "model": self.name})
@@ -115,15 +119,29 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-def make_app(backend: Backend, name: str) -> Starlette:
-    """The application that serves this backend under this name."""
+class Keyed:
+    """Keeps everybody else out: other users of the node reach the port, too."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self.app = app
+        self.expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if scope["path"] == HEALTH or compare_digest(given, self.expected):
+            await self.app(scope, receive, send)
+        else:
+            await JSONResponse({"error": "the session's key must be given"}, status_code=401)(scope, receive, send)
+
+
+def make_app(backend: Backend, name: str) -> ASGIApp:
+    """The application that serves this backend under this name, which is its key too."""
     host = Host(backend, name)
-    return Starlette(
-        routes=[
-            Route("/generate", host.generate, methods=["POST"]),
-            Route("/health", host.health),
-            Route("/facts", host.facts),
-            Route("/counters", host.counters),
-            Route("/reset", host.reset, methods=["POST"]),
-        ]
-    )
+    routes = [
+        Route("/generate", host.generate, methods=["POST"]),
+        Route(HEALTH, host.health),
+        Route("/facts", host.facts),
+        Route("/counters", host.counters),
+        Route("/reset", host.reset, methods=["POST"]),
+    ]
+    return Keyed(Starlette(routes=routes), name)
