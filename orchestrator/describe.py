@@ -35,7 +35,8 @@ def describe(
         if packed
         else [f"how long it takes together is not known: {why_no_nodes}"] * bool(why_no_nodes)
     )
-    return "\n".join([head, *_costs(sessions, expectation), *there, *_queues(plan), "", *_sessions(sessions)])
+    costs = _costs(sessions, expectation)
+    return "\n".join([head, *costs, *there, *_queues(plan), *_starved(plan, expectation), "", *_sessions(sessions)])
 
 
 def counted(n: int, noun: str) -> str:
@@ -65,6 +66,16 @@ def _queues(plan: Sequence[SessionSpec]) -> Iterator[str]:
     cells = [order.cell for session in plan for order in session.orders]
     if queued := sum(c.load.kind == "closed" and c.load.concurrency > c.deployment.engine.batch for c in cells):
         yield f"{counted(queued, 'cell')} with load.concurrency above engine.batch: they queue, and TTFT shows it"
+
+
+def _starved(plan: Sequence[SessionSpec], expectation: Expectation) -> Iterator[str]:
+    """What can be told to become invalid before it is measured."""
+    closed = [order.cell for session in plan for order in session.orders if order.cell.load.kind == "closed"]
+    if starved := sum(expectation.size_of(cell.workload).n_conversations < cell.load.concurrency for cell in closed):
+        yield (
+            f"{counted(starved, 'cell')} with fewer prompts than load.concurrency: they will be invalid (too_few_requests). "
+            "Raise workload.limit, best to several times the concurrency"
+        )
 
 
 def _sessions(plan: Sequence[SessionSpec]) -> Iterator[str]:

@@ -193,6 +193,13 @@ def test_a_described_plan_tells_cells_sessions_time_and_gpu_hours() -> None:
     assert "tp=8 ngram k=3: 1 cell" in text
 
 
+def test_cells_with_fewer_prompts_than_slots_are_foretold_to_be_invalid() -> None:
+    cells = [cell(batch=16, concurrency=slots) for slots in (10, 11, 12)]  # of 10 prompts
+    text = describe("night", cells, plan(cells), expect(cells, History(), size_of))
+    assert "2 cells with fewer prompts than load.concurrency: they will be invalid (too_few_requests). Raise" in text
+    assert "invalid" not in describe("night", cells, plan(cells[:1]), expect(cells, History(), size_of))
+
+
 def test_a_described_plan_with_nothing_to_do_says_so() -> None:
     history = History([tried(BASE, OK)])
     assert "everything is already measured" in describe(
