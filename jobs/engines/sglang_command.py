@@ -31,7 +31,7 @@ OURS = {
     "disable_radix_cache": "engine.prefix_cache",
     "random_seed": "engine.seed",
     **dict.fromkeys(("host", "port", "served_model_name", "api_key", "admin_api_key", "skip_tokenizer_init"), SESSION),
-    **dict.fromkeys(("node_rank", "dist_init_addr"), SESSION),
+    **dict.fromkeys(("node_rank", "dist_init_addr", "config"), SESSION),
     "tokenizer_worker_num": "nothing: only one knows the key by which a session proves that the engine is its own",
     **dict.fromkeys(("enable_metrics", "stream_interval", "incremental_streaming_output"), SESSION),
 }
@@ -62,6 +62,8 @@ ADAPTIVE = ("acceptance", "batch_size")
 ADAPTIVE_STEPS = (1, 3, 5)
 """Below k, of `draft.schedule: acceptance`: as SGLang's own table has them."""
 ADAPTIVE_FILE = "adaptive.json"
+KEY_FILE = "key.yaml"
+"""Options that no other user of the node may read in a command line."""
 
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:
@@ -75,21 +77,22 @@ def launch_of(deployment: Deployment, site: Site) -> Launch:
     asked = {**flags, **deployment.engine.args, **deployment.draft.args}
     words = (word for name, value in asked.items() for word in words_of(name, value, options))
     python = deployment.engine.python
+    key = {"served-model-name": site.nonce, "api-key": site.nonce}
+    adaptive = {ADAPTIVE_FILE: json.dumps(steps_by_batch(deployment.draft))} if is_adaptive(deployment.draft) else {}
     return Launch(
         argv=(interpreter(python) if python else "python3", "-m", "sglang.launch_server", *words),
         env=visible(site) | environment_of(deployment) | meeting_environment(site),
-        files={ADAPTIVE_FILE: json.dumps(steps_by_batch(deployment.draft))} if is_adaptive(deployment.draft) else {},
+        files={KEY_FILE: json.dumps(key), **adaptive},
     )
 
 
 def session_flags(site: Site) -> dict[str, Any]:
-    """What the session sets. The nonce is the name and the key: so that a stranger refuses our requests, too."""
+    """What the session sets. The nonce is the name and the key, so that a stranger refuses our requests, too: in a file."""
     return {
         "model_path": site.model_dir,
         "host": "127.0.0.1",
         "port": site.port,
-        "served_model_name": site.nonce,
-        "api_key": site.nonce,
+        "config": site.scratch / KEY_FILE,
         "enable_metrics": True,
         "stream_interval": 1,
         "incremental_streaming_output": True,  # else each event repeats all ids before it

@@ -53,7 +53,8 @@ class SGLang(Voice):
 
     def __init__(self, argv: list[str]) -> None:
         flags = flags_of(argv)
-        self.flags, self.name, self.key = flags, flags["served_model_name"], flags["api_key"]
+        told = yaml.safe_load(Path(flags["config"]).read_text())
+        self.flags, self.name, self.key = flags, told["served-model-name"], told["api-key"]
         self.port, self.batch = int(flags["port"]), int(flags["max_running_requests"])
         self.algorithm = {"NEXTN": "EAGLE"}.get(flags.get("speculative_algorithm"), flags.get("speculative_algorithm"))
         self.window = self.window_of(flags)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.engines.base import Site
 from jobs.engines.options import Option, known_of, option_rules, words_of
 from jobs.engines.prometheus import Sample, labels_of, samples_in, total
+from jobs.engines.sglang import SGLangEngine
+from jobs.spec import Deployment, Draft, Engine, Model
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -60,6 +65,21 @@ def test_what_is_known_of_sglang_is_what_its_wheel_has(wheel: Path) -> None:
     assert set(known) == set(recorded)
     for name, told in recorded.items():
         assert known[name] == Option(**{**told, "choices": tuple(told.get("choices", ()))}), name
+
+
+def test_sglang_reads_the_name_and_the_key_from_their_file(wheel: Path, tmp_path: Path) -> None:
+    """By its own code for that, which needs nothing else of it."""
+    source = zipfile.ZipFile(wheel).read("sglang/srt/utils/server_args_config_parser.py")
+    namespace: dict[str, Any] = {"__name__": "config_parser"}
+    exec(source, namespace)
+    deployment = Deployment(Model("m", "m"), Engine("sglang", cuda_graphs=False), Draft())
+    how = SGLangEngine().launch(deployment, Site(4711, "nonce-1", Path("/m"), None, tmp_path))
+    (tmp_path / "key.yaml").write_text(how.files["key.yaml"])
+    parser = argparse.ArgumentParser()
+    for name in ("config", "api-key", "served-model-name", "port"):
+        parser.add_argument(f"--{name}")
+    told, _ = parser.parse_known_args(namespace["ConfigArgumentMerger"](parser).merge_config_with_args(list(how.argv[3:])))
+    assert (told.api_key, told.served_model_name, told.port) == ("nonce-1", "nonce-1", "4711")
 
 
 def test_a_recorded_version_is_the_default_and_of_others_nothing_is_known() -> None:

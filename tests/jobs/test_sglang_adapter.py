@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from jobs.engines.base import Launch, Meeting, Site
 from jobs.engines.options import known_of
@@ -69,6 +70,7 @@ def test_every_flag_that_it_makes_is_an_option_of_sglang(engine: Engine, draft: 
     check(engine, draft)
     options = known_of("sglang").sections["server"]
     made = flags(launch(engine, draft))
+    assert made.pop("config") == "/scratch/key.yaml"
     assert set(made) <= set(options)
     for name, value in made.items():
         kind, choices = options[name].kind, options[name].choices
@@ -97,12 +99,9 @@ def test_every_field_of_the_engine_reaches_it() -> None:
 def test_the_session_is_told_by_name_and_key() -> None:
     started = launch(Engine("sglang"), Draft())
     made = flags(started)
-    assert (made["served_model_name"], made["api_key"], made["port"], made["host"]) == (
-        "nonce-1",
-        "nonce-1",
-        "4711",
-        "127.0.0.1",
-    )
+    assert (made["port"], made["host"], made["config"]) == ("4711", "127.0.0.1", "/scratch/key.yaml")
+    assert yaml.safe_load(started.files["key.yaml"]) == {"served-model-name": "nonce-1", "api-key": "nonce-1"}
+    assert "nonce-1" not in " ".join(started.argv), "other users of the node can read it"
     assert started.argv[:3] == ("python3", "-m", "sglang.launch_server")
     assert started.env["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "CUDA_VISIBLE_DEVICES" not in launch(Engine("sglang"), Draft(), replace(SITE, gpus=())).env
@@ -286,7 +285,7 @@ def test_over_several_nodes_each_rank_is_told_where_rank_0_is_and_who_it_is() ->
     first, second = map(flags, started)
     assert {**first, "node_rank": "1"} == second
     assert {"nnodes": "2", "node_rank": "0", "dist_init_addr": "10.0.0.1:7000"}.items() <= first.items()
-    assert set(first) <= set(known_of("sglang").sections["server"])
+    assert set(first) - {"config"} <= set(known_of("sglang").sections["server"])
     assert [how.env["SGLANG_HOST_IP"] for how in started] == ["10.0.0.1", "10.0.0.2"]
     assert not {"nnodes", "node_rank", "dist_init_addr"} & set(flags(launch(engine, Draft())))
 
