@@ -65,17 +65,20 @@ def launch_of(deployment: Deployment, site: Site) -> Launch:
     )
     return Launch(
         argv=(interpreter(engine.python) if engine.python else "llama-server", *words),
-        env={**visible(site), **({} if engine.cuda_graphs else {"GGML_CUDA_DISABLE_GRAPHS": "1"})},
+        env={**key_of(site), **visible(site), **({} if engine.cuda_graphs else {"GGML_CUDA_DISABLE_GRAPHS": "1"})},
     )
 
 
+def key_of(site: Site) -> dict[str, str]:
+    """The nonce is the name and the key, so that a stranger refuses our requests, too. Others can read command lines."""
+    return {"LLAMA_ARG_ALIAS": site.nonce, "LLAMA_API_KEY": site.nonce}
+
+
 def session_flags(site: Site) -> dict[str, Any]:
-    """What the session sets. The nonce is the name and the key: so that a stranger refuses our requests, too."""
+    """What the session sets."""
     return {
         "host": "127.0.0.1",
         "port": site.port,
-        "alias": site.nonce,
-        "api_key": site.nonce,
         "metrics": True,
         "slots": True,
         "slot_save_path": site.scratch,  # without one, it does not empty slots either

@@ -187,7 +187,7 @@ class Llama(Voice):
 
     def __init__(self, argv: list[str]) -> None:
         flags = flags_of(argv)
-        self.flags, self.name, self.key = flags, flags["alias"], flags["api_key"]
+        self.flags, self.name, self.key = flags, os.environ["LLAMA_ARG_ALIAS"], os.environ["LLAMA_API_KEY"]
         self.port, self.batch = int(flags["port"]), int(flags["parallel"])
         self.k = int(flags.get("spec_draft_n_max") or flags.get("spec_ngram_simple_size_m") or 0)
 

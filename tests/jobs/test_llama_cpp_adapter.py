@@ -85,7 +85,7 @@ def test_every_field_of_the_engine_reaches_it(folder: Path) -> None:
     assert made["spec-type"] == "none"
     started = launch(replace(FULL, prefix_cache=True), Draft(), folder)
     assert "cache-prompt" in flags(started)
-    assert started.env == {"CUDA_VISIBLE_DEVICES": "0,1", "GGML_CUDA_DISABLE_GRAPHS": "1"}
+    assert {"CUDA_VISIBLE_DEVICES": "0,1", "GGML_CUDA_DISABLE_GRAPHS": "1"}.items() <= started.env.items()
 
 
 def test_on_a_cpu_nothing_is_offloaded(folder: Path) -> None:
@@ -96,12 +96,9 @@ def test_on_a_cpu_nothing_is_offloaded(folder: Path) -> None:
 def test_the_session_is_told_by_name_and_key(folder: Path) -> None:
     started = launch(PLAIN, Draft(), folder)
     made = flags(started)
-    assert (made["alias"], made["api-key"], made["port"], made["slot-save-path"]) == (
-        "nonce-1",
-        "nonce-1",
-        "4711",
-        "/scratch",
-    )
+    assert (made["port"], made["slot-save-path"]) == ("4711", "/scratch")
+    assert {"LLAMA_ARG_ALIAS": "nonce-1", "LLAMA_API_KEY": "nonce-1"}.items() <= started.env.items()
+    assert "nonce-1" not in " ".join(started.argv), "other users of the node can read it"
     assert started.argv[0] == "llama-server"
     own = launch(replace(PLAIN, python="bin/llama-server"), Draft(), folder)
     assert own.argv[0] == str(PROJECT / "bin/llama-server")
