@@ -59,13 +59,16 @@ class Telemetry:
 
     def _run(self) -> None:
         psutil.cpu_percent()  # the first call of a thread only begins to count
-        next_slow_s = time.monotonic() + SLOW_PERIOD_S
         period_s = GPU_PERIOD_S if self._gpus else SLOW_PERIOD_S
-        while not self._stop.wait(period_s):
+        next_slow_s, is_last = 0.0, False
+        while not is_last:
+            is_last = self._stop.wait(
+                period_s
+            )  # what ends an engine, an Xid or a memory error, ends its cell: look once more
             t_ns = time.monotonic_ns()
             is_slow = t_ns / 1e9 >= next_slow_s
-            self._samples.extend(self._sample_gpus(t_ns, is_slow))
-            if is_slow:
+            self._samples.extend(self._sample_gpus(t_ns, is_slow or is_last))
+            if is_slow and not is_last:
                 next_slow_s = t_ns / 1e9 + SLOW_PERIOD_S
                 self._samples.append(self._sample_cpu(t_ns))
 

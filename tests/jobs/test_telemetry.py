@@ -106,3 +106,17 @@ def test_a_gpu_is_sampled_ten_times_a_second_and_its_health_once(nvml: FakeNvml,
         (61, 2, 1, 1)
     }
     assert [row.xid for row in slow if row.xid] == [79]
+
+
+def test_what_ends_an_engine_at_once_is_still_told_with_its_cell(nvml: FakeNvml) -> None:
+    """An Xid or a memory error kills the engine, and the cell is over before a tenth of a second is."""
+    device = nvml.devices["3"]
+    device.told |= {"ecc": (0, 0), "millijoules": 1_000}
+    with Telemetry(os.getpid(), ("3",)) as telemetry:
+        while not telemetry.n_samples:
+            time.sleep(0.01)
+        device.told |= {"ecc": (0, 1), "millijoules": 9_000}
+        device.xids = [79]
+    rows = [row for row in telemetry.take("a-cell", 1, 0) if row.device == "gpu3"]
+    assert [row.ecc_uncorrected for row in rows if row.ecc_uncorrected is not None] == [0, 1]
+    assert (rows[0].energy_j, rows[-1].energy_j, rows[-1].xid) == (1.0, 9.0, 79)
