@@ -14,6 +14,7 @@ from typing import Any
 from jobs.engines import control
 from jobs.engines.base import Endpoint, EngineFacts, Launch, Site
 from jobs.engines.dialects import HostDialect
+from jobs.engines.host import NAME
 from jobs.errors import WrongEngine
 from jobs.spec import Deployment
 
@@ -40,9 +41,9 @@ class OwnHost:
             argv=(
                 interpreter(deployment.engine.python or self.python(deployment)),
                 *("-m", "jobs.engines.host", "--backend", self.name, "--port", str(site.port)),
-                *("--name", site.nonce, "--config", json.dumps(host_config(deployment, site))),
+                *("--config", json.dumps(host_config(deployment, site))),
             ),
-            env={"PYTHONPATH": str(PROJECT), **self.environment(deployment, site)},
+            env={"PYTHONPATH": str(PROJECT), NAME: site.nonce, **self.environment(deployment, site)},
         )
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:

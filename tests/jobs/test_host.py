@@ -299,8 +299,6 @@ def test_the_command_lists_its_backends() -> None:
         "vllm",
         "--port",
         "1",
-        "--name",
-        "n",
         "--config",
         "{}",
     ]

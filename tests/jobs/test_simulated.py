@@ -85,14 +85,14 @@ def test_the_launch_is_a_pure_function_of_deployment_and_site(tmp_path: Path) ->
     launch = SimulatedEngine().launch(deployment, Site(8123, "nonce", tmp_path / "model", tmp_path / "draft", tmp_path))
     assert launch.argv[:-1] == (
         sys.executable,
-        *("-m", "jobs.engines.host", "--backend", "simulated", "--port", "8123", "--name", "nonce", "--config"),
+        *("-m", "jobs.engines.host", "--backend", "simulated", "--port", "8123", "--config"),
     )
     config = json.loads(launch.argv[-1])
     assert Engine(**config["engine"]) == deployment.engine
     assert Draft(**config["draft"]) == deployment.draft
     assert Model(**config["model"]) == deployment.model
     assert (config["model_dir"], config["draft_dir"]) == (str(tmp_path / "model"), str(tmp_path / "draft"))
-    assert launch.env == {"PYTHONPATH": str(PROJECT)}
+    assert launch.env == {"PYTHONPATH": str(PROJECT), "SPECSWEEP_HOST_NAME": "nonce"}
     assert launch.health_path == "/health"
 
 

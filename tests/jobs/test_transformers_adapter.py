@@ -150,10 +150,11 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
         argv=(
             f"{PROJECT}/.venvs/transformers/bin/python",
             *("-m", "jobs.engines.host", "--backend", "transformers", "--port", "4711"),
-            *("--name", "nonce-1", "--config", config),
+            *("--config", config),
         ),
         env={
             "PYTHONPATH": str(PROJECT),
+            "SPECSWEEP_HOST_NAME": "nonce-1",
             "OMP_WAIT_POLICY": "PASSIVE",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",

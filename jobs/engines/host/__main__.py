@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from jobs.engines.host import NAME
 from jobs.engines.host.app import make_app
 from jobs.engines.host.ranks import gather, join
 
@@ -30,15 +32,16 @@ KEEP_ALIVE_S = 3600  # a client's idle connection (a user who thinks) must not b
 
 def main() -> None:
     args = parse_args()
+    name = os.environ[NAME]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = read_config(args.config)
     if args.rank:
-        join(args.meet, args.name, args.rank)
+        join(args.meet, name, args.rank)
     backend = import_module(BACKENDS[args.backend]).load(config)
     if args.meet:
-        gather(args.meet, args.name, config["engine"]["nodes"])
+        gather(args.meet, name, config["engine"]["nodes"])
     uvicorn.run(
-        make_app(backend, args.name),
+        make_app(backend, name),
         host="127.0.0.1",
         port=args.port,
         log_config=None,
@@ -56,7 +59,6 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--backend", choices=sorted(BACKENDS), required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--name", required=True, help="the name under which the model is served")
     parser.add_argument("--config", required=True, help="the deployment as JSON, or a file that holds it")
     parser.add_argument("--meet", default="", help="over several nodes: ADDRESS:PORT at which rank 0 waits for the others")
     parser.add_argument("--rank", type=int, default=0, help="which of several processes this is: 0 serves")
