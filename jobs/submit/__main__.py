@@ -145,7 +145,7 @@ def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     workers = kuberay.groups_of([_pair("--worker", item, "vllm=specsweep-vllm:0.1.0") for item in options.worker])
     gpus = dict.fromkeys(workers, options.gpus)
     if options.gpus is None:
-        gpus = kuberay.checked_gpus(kuberay.gpus_of_the_grid(overrides), workers)
+        gpus = kuberay.checked_gpus(kuberay.largest_of_the_grid(overrides), workers, options.replicas)
     pods = kuberay.Pods(
         name=options.name,
         namespace=options.namespace,

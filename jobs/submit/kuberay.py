@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,7 +25,8 @@ SOURCE = "/opt/specsweep"  # where the images of docker/ keep the project
 RESULTS = "/results"
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 BUCKET = re.compile(r"(s3|gs)://[^/]+.*")
-PLANNED = re.compile(r"^ +\d+  \S+ (\w+) .*?(?:, (\d+) GPUs?)?$", re.MULTILINE)  # a session in what mode=plan prints
+PLANNED = re.compile(r"^ *\d+  \S+ (\w+) .*?(?:, on each of (\d+) nodes)?(?:, (\d+) GPUs?)?$", re.MULTILINE)
+"""A session in what mode=plan prints."""
 
 
 @dataclass(frozen=True)
@@ -107,30 +108,44 @@ def _is_mounted(folder: str) -> bool:
     return path.is_relative_to(RESULTS) and ".." not in path.parts
 
 
-def gpus_of_the_grid(overrides: Sequence[str], root: Path = ROOT) -> dict[str, int]:
-    """Engine → the most GPUs that a session of it takes, as the sweep's own plan says. Starts nothing but that."""
+class Largest(NamedTuple):
+    """The most that a session of an engine takes."""
+
+    nodes: int = 1
+    gpus: int = 0  # of each
+
+
+def largest_of_the_grid(overrides: Sequence[str], root: Path = ROOT) -> dict[str, Largest]:
+    """Engine → what its sessions take, as the sweep's own plan says. Starts nothing but that."""
     chosen = {override.lstrip("+").partition("=")[0] for override in overrides}
     where = [] if "cluster" in chosen else ["cluster=ray_to_come"]
     asked = [override for override in overrides if not _run_dir(override)]
     with tempfile.TemporaryDirectory() as nothing_measured:  # what this machine has measured is not on the cluster
         command = [sys.executable, "sweep.py", *where, *asked, f"run.dir={nothing_measured}", "mode=plan"]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    found: dict[str, int] = {}
-    for engine, gpus in PLANNED.findall(done.stdout):
-        found[engine] = max(found.get(engine, 0), int(gpus or 0))
+    found: dict[str, Largest] = {}
+    for engine, nodes, gpus in PLANNED.findall(done.stdout):
+        most = found.get(engine, Largest())
+        found[engine] = Largest(max(most.nodes, int(nodes or 1)), max(most.gpus, int(gpus or 0)))
     if not found:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise BadInput(f"The sweep must have a plan, for the GPUs of each pod: {said[-1] if said else 'it said nothing'}")
     return found
 
 
-def checked_gpus(found: Mapping[str, int], workers: Mapping[str, str]) -> dict[str, int]:
-    """`found` for the groups that there are; `BadInput` for an engine that has none."""
+def checked_gpus(found: Mapping[str, Largest], workers: Mapping[str, str], replicas: int) -> dict[str, int]:
+    """The GPUs of each group's pods; `BadInput` for an engine that has no group, or fewer pods than a session takes."""
     if missing := sorted(set(found) - set(workers)):
         raise BadInput(
             f"Each engine of the grid must have a group of pods: {missing[0]} has none. Add --worker {missing[0]}=IMAGE."
         )
-    return {engine: found.get(engine, 0) for engine in workers}
+    if wide := [(most.nodes, engine) for engine, most in found.items() if most.nodes > replicas]:
+        nodes, engine = max(wide)
+        raise BadInput(
+            f"`--replicas` must be enough for each session: got {replicas}, and one of {engine} is on {nodes} nodes "
+            f"(engine.nodes). Give --replicas {nodes} or more."
+        )
+    return {engine: found.get(engine, Largest()).gpus for engine in workers}
 
 
 def apply_manifest(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from jobs.errors import BadInput
 from jobs.submit import kuberay, ray_jobs, slurm
@@ -70,7 +71,10 @@ import sys
 from pathlib import Path
 (folder,) = [word.partition("=")[2] for word in sys.argv if word.startswith("run.dir=")]
 assert not list(Path(folder).iterdir())
-print("  1  s vllm tp=8, 8 GPUs")
+print("  1  s vllm tp=8: 1 cell, about 5 min, 8 GPUs")
+print(" 999  s sglang tp=8: 1 cell, about 5 min, on each of 2 nodes, 4 GPUs")
+print("1000  s sglang tp=16: 1 cell, about 5 min, on each of 2 nodes, 8 GPUs")
+print("1001  s transformers none: 1 cell, about 5 min")
 """
 
 
@@ -78,7 +82,22 @@ def test_what_was_measured_on_this_machine_does_not_change_the_pods(tmp_path: Pa
     (tmp_path / "sweep.py").write_text(PLANS)
     (tmp_path / "results").mkdir()
     (tmp_path / "results/a").touch()
-    assert kuberay.gpus_of_the_grid(["run.dir=results"], root=tmp_path) == {"vllm": 8}
+    assert kuberay.largest_of_the_grid(["run.dir=results"], root=tmp_path) == {
+        "vllm": (1, 8),
+        "sglang": (2, 8),
+        "transformers": (1, 0),
+    }
+
+
+def test_a_session_over_several_nodes_needs_as_many_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["kuberay", "--head-image", "h", "--worker", "simulated=s", "--results-claim", "c"]
+    grid = ["--", "engine=simulated", "model=bytes", "engine.device=cuda", "engine.tp=16", "engine.nodes=2"]
+    assert main([*words, *grid]) == 2
+    assert "got 1, and one of simulated is on 2 nodes (engine.nodes). Give --replicas 2 or more." in capsys.readouterr().err
+    assert main([*words, "--replicas", "2", *grid]) == 0
+    (group,) = yaml.safe_load(capsys.readouterr().out)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["replicas"] == 2
+    assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
 
 
 @pytest.mark.parametrize(
