@@ -167,6 +167,15 @@ def test_progress_is_shown_on_a_terminal_source_by_source(
     assert "100%" in shown
 
 
+def test_what_was_made_is_summed_up_though_a_later_configuration_is_refused(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("qualitative", ROWS[:1], [], "--config=all") == 2
+    told = capsys.readouterr()
+    assert f"qualitative: {tmp_path}/out/qualitative/manifest.json" in told.out
+    assert "must hold a file that matches throughput_1k/*.parquet" in told.err
+
+
 def test_the_manifest_says_of_what_and_from_where(tmp_path: Path, run: Run) -> None:
     run("qualitative", ROWS)
     said = manifest(tmp_path)

@@ -3,6 +3,7 @@
 A case (of CASES, JSON: name → its files) is a copy of the model with other files in it, FOLDER/name. Each runs as
 `embed_texts.py` does, in one process, because torch takes long to import: it leaves vectors.npz, or in refused.txt why not.
 FOLDER/states.json has, for each text alone, cut to LIMIT tokens, the state of every token: by these, poolings are checked.
+FOLDER/counted.json says how it counts the tokens of many texts.
 """
 
 import json
@@ -30,6 +31,18 @@ def main() -> None:
             (folder / name / file).parent.mkdir(exist_ok=True)
             (folder / name / file).write_text(json.dumps(content))
         run(folder / name, folder / "texts.json")
+    (folder / "counted.json").write_text(json.dumps(counted(1000)))
+
+
+def counted(n_texts: int) -> tuple[list[int], list[int]]:
+    """Of texts of 1, 2, ... words: the lengths that are told, and how many texts the tokenizer got each time."""
+    got = []
+
+    def tokenizer(texts: list[str], **options: bool) -> dict[str, list[list[int]]]:
+        got.append(len(texts))
+        return {"input_ids": [[0] * len(text.split()) for text in texts]}
+
+    return runpy.run_path(str(SCRIPT))["lengths_of"](tokenizer, ["red " * n for n in range(1, n_texts + 1)]), got
 
 
 def saved(folder: Path, limit: int, texts: list[str]) -> list[list[list[float]]]:

@@ -18,6 +18,7 @@ import transformers
 from transformers import AutoModel, AutoTokenizer
 
 TOKENS = 16384  # of a batch, padding counted in
+AT_ONCE = 256  # texts that are tokenized to be counted: those of a large pool together would take tens of GB
 
 
 def mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -60,7 +61,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).to(device).eval()
     limit = limit_of(folder, tokenizer, model.config)
-    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+    lengths = lengths_of(tokenizer, texts)
     vectors: Any = None
     done = 0
     for batch in batches(lengths, limit):
@@ -105,6 +106,13 @@ def limit_of(folder: Path, tokenizer: Any, config: Any) -> int:
     given = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     positions = getattr(config, "max_position_embeddings", None)
     return int(given or min(tokenizer.model_max_length, positions or tokenizer.model_max_length))
+
+
+def lengths_of(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    """Tokens of each text, however long."""
+    parts = (list(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE))
+    told = (tokenizer(part, return_attention_mask=False, return_token_type_ids=False)["input_ids"] for part in parts)
+    return [len(ids) for part in told for ids in part]
 
 
 def batches(lengths: Sequence[int], limit: int) -> Iterator[list[int]]:

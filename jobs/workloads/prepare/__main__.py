@@ -36,8 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     library = Library(_local(options.source), cache_folder() / "sources")
     configs = MASKED_CONFIGS if options.config == "all" else [options.config]
-    outcomes = {config: _prepared(config, options, library) for config in configs}
-    return max(_summed_up(config, PROJECT_ROOT / options.output / config, found) for config, found in outcomes.items())
+    codes = []
+    for config in configs:  # each summed up at once: a later one may be refused
+        outcomes = _prepared(config, options, library)
+        codes.append(_summed_up(config, PROJECT_ROOT / options.output / config, outcomes))
+    return max(codes)
 
 
 def _parser() -> argparse.ArgumentParser:
