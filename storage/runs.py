@@ -37,6 +37,7 @@ class RunStore:
         self._lock = lock
         self._tries: set[str] = set()
         self._merged_sessions: frozenset[str] = frozenset()
+        self._history: History | None = None  # as it was read; None = something was written since
         self._before: bytes | None = None  # what `sweep.yaml` was
         self._made: list[Place] | None = None  # files that go if the sweep is refused; None = rows came, or it was opened
 
@@ -87,6 +88,8 @@ class RunStore:
         """
         self._lock.require()
         self._made = None
+        if not isinstance(row, CellBatch):
+            self._history = None
         if isinstance(row, SessionRow):
             if row.session_id in self._merged_sessions:
                 raise StorageFailed(
@@ -142,8 +145,10 @@ class RunStore:
         return f"logs/{path.name}"
 
     def history(self) -> History:
-        """What is recorded so far, for the planner."""
-        return history_of(self.folder)
+        """What is recorded so far, for the planner. Read again only after a write: that of 10,000 cells takes long."""
+        if self._history is None:
+            self._history = history_of(self.folder)
+        return self._history
 
     def close(self, error: BaseException | None = None) -> None:
         """Let another process write. Closing twice is fine. After a `BadInput` before any row, all is as before `create`."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from recorded import create_cell, create_request, create_row, create_session, record
 
-from storage import files
+from storage import files, runs
 from storage.errors import BadRun, StorageFailed
 from storage.rows import (
     FAILED,
@@ -137,6 +137,19 @@ def test_history_tells_the_planner_of_every_try_and_start(tmp_path: Path) -> Non
         ),
         (Start(row.session_id, "invocation", cell.deployment.id, "ok", 2.0),),
     )
+
+
+def test_history_is_read_again_only_when_something_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    real = runs.history_of
+    monkeypatch.setattr(runs, "history_of", lambda folder: read.append(folder) or real(folder))
+    with RunStore.create(tmp_path / "run", "grid: test\n") as store:
+        assert [len(store.history().attempts) for _ in range(3)] == [0] * 3
+        store.write(CellResult(row := create_row(create_cell())))
+        assert [len(store.history().attempts) for _ in range(3)] == [1] * 3
+        store.write(create_session(row))
+        assert [len(store.history().starts) for _ in range(3)] == [1] * 3
+    assert len(read) == 3
 
 
 def test_a_run_that_does_not_exist_has_no_history_and_is_not_made(tmp_path: Path) -> None:
