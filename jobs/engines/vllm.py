@@ -13,7 +13,7 @@ from jobs.engines.base import Endpoint, EngineFacts, Launch, Offer, Site
 from jobs.engines.dialect_openai import OpenAIDialect
 from jobs.engines.own_host import check_name
 from jobs.engines.rules import Rule, at_least, enforce, lacks, offers_method, one_of, whole_on_nodes
-from jobs.engines.vllm_command import argv_of, environment_of, installed, python_of
+from jobs.engines.vllm_command import argv_of, environment_of, files_of, installed, python_of
 from jobs.engines.vllm_facts import counters_of, facts_of, holds_suffixes, identity_of, samples_at
 from jobs.engines.vllm_known import choice_rules, known_of, option_rules
 from jobs.spec import DEVICES, Cell, Deployment, Draft, Engine
@@ -63,7 +63,8 @@ class VllmEngine:
 
     def launch(self, deployment: Deployment, site: Site) -> Launch:
         version = deployment.engine.version or installed(python_of(deployment.engine))[1]
-        return Launch(argv_of(deployment, site, known_of(version)), environment_of(deployment, site))
+        argv, environment = argv_of(deployment, site, known_of(version)), environment_of(deployment, site)
+        return Launch(argv, environment, files=files_of(site))
 
     def facts(self, deployment: Deployment, endpoint: Endpoint) -> EngineFacts:
         return facts_of(deployment, endpoint)

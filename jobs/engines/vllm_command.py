@@ -23,6 +23,8 @@ WORKER = PROJECT / "jobs/engines/vllm_worker"
 EXTENSION = "specsweep_vllm_worker.WorkerMemory"
 
 SERVER = ("vllm.entrypoints.openai.api_server",)
+NAME_FILE = "name.yaml"
+"""Of the name, which is the key too: in a command line other users of the node could read it."""
 HEADLESS = ("vllm.entrypoints.cli.main", "serve", "--headless")
 """What a rank above 0 runs: workers for rank 0, no server."""
 
@@ -57,8 +59,15 @@ def argv_of(deployment: Deployment, site: Site, known: Known) -> tuple[str, ...]
     flags = {**session_flags(site), **engine_flags(engine), **draft_flags(deployment, site), **meeting_flags(engine, site)}
     words = [word for name, value in flags.items() for word in words_of(name, value)]
     own = [word for name, value in engine.args.items() for word in words_of(name, value, known.kind(name))]
-    is_first = site.meeting is None or site.meeting.rank == 0
-    return (python_of(engine), "-m", *(SERVER if is_first else HEADLESS), *words, *own)
+    return (python_of(engine), "-m", *(SERVER if serves(site) else HEADLESS), *words, *own)
+
+
+def serves(site: Site) -> bool:
+    return site.meeting is None or site.meeting.rank == 0
+
+
+def files_of(site: Site) -> dict[str, str]:
+    return {NAME_FILE: json.dumps({"served-model-name": site.nonce})}
 
 
 def words_of(name: str, value: Any, kind: str = "") -> Iterator[str]:
@@ -80,7 +89,7 @@ def session_flags(site: Site) -> dict[str, Any]:
         "model": site.model_dir,
         "host": "127.0.0.1",
         "port": site.port,
-        "served_model_name": site.nonce,
+        **({"config": site.scratch / NAME_FILE} if serves(site) else {}),
         "generation_config": "vllm",
         "disable_uvicorn_access_log": True,
         "worker_extension_cls": EXTENSION,

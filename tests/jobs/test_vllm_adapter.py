@@ -234,7 +234,7 @@ def test_every_setting_is_on_the_command_line() -> None:
         "model": "/models/tiny",
         "host": "127.0.0.1",
         "port": "4711",
-        "served-model-name": "nonce-1",
+        "config": "/scratch/name.yaml",
         "generation-config": "vllm",
         "disable-uvicorn-access-log": "",
         "worker-extension-cls": "specsweep_vllm_worker.WorkerMemory",
@@ -359,6 +359,12 @@ def test_a_real_draft_beside_a_dummy_target_is_loaded() -> None:
 )
 def test_batch_sizes_become_ranges(k_by_batch: dict[int, int], ranges: list[list[int]]) -> None:
     assert ranges_of(k_by_batch, 8) == ranges
+
+
+def test_the_name_which_is_the_key_is_in_a_file_and_in_no_command_line() -> None:
+    how = VllmEngine().launch(Deployment(MODEL, GPU, Draft()), SITE)
+    assert json.loads(how.files["name.yaml"]) == {"served-model-name": "nonce-1"}
+    assert "nonce-1" not in " ".join(how.argv)
 
 
 def test_the_environment_on_gpus_has_exactly_the_assigned_ones() -> None:
@@ -636,6 +642,7 @@ def test_over_several_nodes_each_rank_is_told_where_rank_0_is_and_who_it_is() ->
     assert [how.env["VLLM_HOST_IP"] for how in launches] == ["10.0.0.1", "10.0.0.2"]
     common = {"nnodes": "2", "master-addr": "10.0.0.1", "master-port": "7000", "data-parallel-rpc-port": "7001"}
     first, second = (flags(OVER_TWO, NGRAM, at) for at in (replace(SITE, meeting=MEETING), site))
+    assert first.pop("config") == "/scratch/name.yaml"
     assert {**first, "node-rank": "1", "headless": ""} == second
     assert {**common, "node-rank": "0"}.items() <= first.items()
     assert {name.removeprefix("no-").replace("-", "_") for name in second} <= set(known_of("0.32.0").flags)
