@@ -16,7 +16,7 @@ from jobs.engines.launching import drafter_of
 from jobs.engines.options import Known, known_of, option_rules
 from jobs.engines.own_host import check_name, check_speculation
 from jobs.engines.prometheus import Sample, labels_of, samples_in, total
-from jobs.engines.rules import Rule, enforce, lacks, offers_method, one_of, whole_on_nodes
+from jobs.engines.rules import Rule, enforce, lacks, offers_method, one_of, version_of, whole_on_nodes
 from jobs.engines.tensorrt_llm_options import DECODING_TYPES, DRAFT_OURS, KV_OURS, OURS, WINDOW, launch_of
 from jobs.errors import WrongEngine
 from jobs.spec import Cell, Deployment, Draft, Engine
@@ -37,6 +37,7 @@ METHODS = {
     "dspark": Offer(),
     "synthetic": Offer(),
 }
+OLDEST = (1, 3)
 VARIED = ("suffix", "draft_model", "eagle3", "mtp", "dflash", "pard")
 """Methods whose draft length may follow the batch size; also those for which acceptance can be pretended, but for suffix."""
 GUIDED = ("none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "pard")
@@ -137,6 +138,10 @@ def offers(engine: Engine, draft: Draft) -> Iterator[Rule]:
         f"got {draft.tp}. Use vllm, or llama_cpp.",
     )
     yield whole_on_nodes(engine, "stage", engine.tp)
+    yield (
+        (version_of(engine.version) or OLDEST) >= OLDEST,
+        f"`engine.version` must be 1.3 or later for tensorrt_llm, as its server takes no name before: got {engine.version}.",
+    )
     yield (
         draft.method != "ngram" or draft.ngram_min == 1,
         f"`draft.ngram_min` must be 1 for tensorrt_llm, which tries every length down to 1: got {draft.ngram_min}.",

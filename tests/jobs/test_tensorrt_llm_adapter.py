@@ -84,6 +84,11 @@ def test_every_option_that_it_makes_is_a_field_of_the_right_type(engine: Engine,
         agree(speculation, known[speculation["decoding_type"]])
 
 
+@pytest.mark.parametrize("version", ["", "1.3.0rc13", "1.4.0", "main"])
+def test_a_version_that_takes_a_name_is_no_reason(version: str) -> None:
+    check(Engine("tensorrt_llm", version=version), Draft())
+
+
 def test_every_field_of_the_engine_reaches_it() -> None:
     told = options(FULL, Draft())
     expected = {
@@ -163,6 +168,9 @@ def test_pretended_acceptance_counts_draft_tokens_only() -> None:
     [
         pytest.param({}, Draft(method="eagle", **HEAD), r"takes EAGLE-3 heads only\)\. Offered by: .*vllm", id="EAGLE"),
         pytest.param({"device": "cpu"}, Draft(), r"`engine\.device` must not be cpu for tensorrt_llm", id="CPU"),
+        pytest.param(
+            {"version": "1.2.1"}, Draft(), r"`engine\.version` must be 1\.3 or later", id="a server without a name"
+        ),
         pytest.param({"dp": 2}, Draft(), r"`engine\.dp` must be 1 for tensorrt_llm", id="data parallel"),
         pytest.param({"seed": 3}, Draft(), r"`engine\.seed` must be 0 for tensorrt_llm", id="seed of the engine"),
         pytest.param(

@@ -21,7 +21,7 @@ def main(words: list[str]) -> None:
     if find_spec("ray") is None:
         sys.exit(
             f"TensorRT-LLM over several nodes needs Ray in its environment: {sys.executable} has none. "
-            "Install there what its extra `ray` asks for."
+            "Install `ray[default]` there, in the version that its release names."
         )
     split = words.index("--") if "--" in words else len(words)
     ray, server = [sys.executable, "-m", "ray.scripts.scripts", "start", *words[:split]], words[split + 1 :]
