@@ -1,4 +1,4 @@
-"""Owns what every view and column means, from `views/glossary.txt`: for the shell, the table `glossary` and `docs/sql.md`.
+"""Owns what every view and column means, from `views/glossary.txt` and the comments of `thresholds`: for the shell, the table `glossary` and `docs/sql.md`.
 
 Does not own the views. `python -m storage.glossary > docs/sql.md` writes the page anew; a test holds both together.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 
 FILE = Path(__file__).parent / "views" / "glossary.txt"
+LIMITS = FILE.with_name("formulas.sql")
 UNITS = {
     "_ns": "ns", "_ms": "ms", "_s": "s", "_tps": "tokens/s", "_rps": "requests/s", "_share": "share", "_bytes": "bytes",
     "_w": "W", "_j": "J", "_mhz": "MHz",
@@ -59,7 +60,20 @@ def words() -> tuple[Mapping[str, str], Mapping[str, Word]]:
                 views[name] = meaning
             else:
                 columns[name] = Word(name, unit, meaning)
-    return views, columns
+    return views, columns | _limits()
+
+
+def _limits() -> dict[str, Word]:
+    """`thresholds.NAME` → its comment in the SQL, and its usual value."""
+    found = re.findall(
+        r"^ +(\S+?)(?:::DOUBLE)? +AS (\w+)[,;] +-- (?:\[(.+?)\] )?(.+)$", LIMITS.read_text(encoding="utf-8"), re.M
+    )
+    return {
+        f"thresholds.{name}": Word(
+            f"thresholds.{name}", unit or _unit(name), f"{text}; usually {value.replace('confidence()', '0.95')}"
+        )
+        for value, name, unit, text in found
+    }
 
 
 def meaning_of(view: str, column: str) -> Word | None:

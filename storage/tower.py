@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ VIEW_FILES = [
     Path(__file__).parent / "views" / f"{topic}.sql"
     for topic in (
         "formulas",
+        "variants",
         "requests",
         "decisions",
         "acceptance",
@@ -41,6 +42,12 @@ VIEW_FILES = [
 
 _MADE = re.compile(r"^CREATE VIEW (\w+)", re.MULTILINE)
 _NAMED = re.compile(r"^CREATE (?:VIEW|MACRO) (\w+)", re.MULTILINE)
+_COLUMNS_SQL = """
+SELECT table_name, string_agg(format('"{}" {}', column_name, data_type), ', ' ORDER BY column_index)
+FROM duckdb_columns() WHERE NOT internal GROUP BY ALL ORDER BY ALL
+"""
+_seen: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+"""What was recorded → the columns of all views over it: to ask a view for them is a third of the work of making it."""
 
 PUBLIC_VIEWS = (
     "runs",
@@ -105,20 +112,35 @@ def create_views(runs: duckdb.DuckDBPyConnection, recorded: Iterable[str]) -> No
     `recorded_cells`.
     """
     names = list(recorded)
+    known = _seen.setdefault(tuple(_columns(runs)), {})
     for name in names:
-        _stand_in(runs, name)
-    for statement in runs.extract_statements(views_sql()):
+        _stand_in(runs, name, known)
+    for statement in _statements():
         runs.execute(statement).fetchall()
         if made := _MADE.search(statement.query):
-            _stand_in(runs, made[1])
+            _stand_in(runs, made[1], known)
             names.append(made[1])
+    if not known:
+        known.update(_columns(runs))
     for name in names:
         runs.execute(f"DROP TABLE {name}; ALTER VIEW {name}_made RENAME TO {name}").fetchall()
 
 
-def _stand_in(runs: duckdb.DuckDBPyConnection, view: str) -> None:
+def _stand_in(runs: duckdb.DuckDBPyConnection, view: str, known: Mapping[str, str]) -> None:
+    columns = f"({known[view]})" if view in known else f"AS FROM {view}_made LIMIT 0"
     runs.execute(f"ALTER VIEW {view} RENAME TO {view}_made").fetchall()
-    runs.execute(f"CREATE TABLE {view} AS FROM {view}_made LIMIT 0").fetchall()
+    runs.execute(f"CREATE TABLE {view} {columns}").fetchall()
+
+
+def _columns(runs: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
+    """Each table and view with its columns, as a table is made with them."""
+    return [(name, columns) for name, columns in runs.execute(_COLUMNS_SQL).fetchall()]
+
+
+@cache
+def _statements() -> list[duckdb.Statement]:
+    with duckdb.connect() as parser:
+        return list(parser.extract_statements(views_sql()))
 
 
 def settle(runs: duckdb.DuckDBPyConnection, *names: str) -> None:

@@ -20,7 +20,7 @@ from storage.report.exports import export_of
 
 SETTINGS = (
     *("engine", "model", "method", "k", "draft", "tp", "batch", "dtype", "workload", "split", "entropy", "isl"),
-    *("temperature", "load", "load_kind", "concurrency", "rate"),
+    *("temperature", "variant", "load", "load_kind", "concurrency", "rate"),
 )
 """Columns that say what was measured; of the others, numbers are results, and words are said of them."""
 

@@ -15,7 +15,8 @@ METRICS = {"user_tps": "user TPS", "output_tps": "output TPS", "ttft": "TTFT", "
 COLUMNS = ("what", "draft", "load", "×", "repeats", "AL", "versions")
 HOW_TO_READ = (
     "× = after / before, more is better, with its 95 % interval over prompts.",
-    "A change counts when its interval excludes 1, all repeats agree and every cell is valid; invalid repeats are left out.",
+    "A change counts when its interval excludes 1 even among so many comparisons (false discovery rate 5 %), it is larger than "
+    "thresholds.min_change, all repeats agree and every cell is valid; invalid repeats are left out.",
 )
 MAX_LISTED = 200
 
@@ -89,8 +90,9 @@ def cells_of(change: Change) -> Iterator[str]:
     row, now, before = change.row, change.row["now"], change.row["before"]
     yield METRICS.get(change.metric, "no longer valid")
     yield now["draft"] if now["draft"] == before["draft"] else f"{before['draft']} → {now['draft']}"
-    isl = f", {now['isl']} input tokens" if now["isl"] else ""
-    yield f"{now['model']} on {now['engine']}, {now['workload']}{isl}, {now['load']}"
+    others = [f"{now['isl']} input tokens"] if now["isl"] else []
+    others += [now["variant"]] if now["variant"] else []
+    yield ", ".join([f"{now['model']} on {now['engine']}", now["workload"], *others, now["load"]])
     if change.metric:
         yield (
             f"{row['ratio']:.2f}× [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"

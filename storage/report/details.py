@@ -28,7 +28,8 @@ FROM frontier ORDER BY {PLACED}
 """
 
 _CROSSOVERS = """
-SELECT run, axis, engine, model, tp, workload, isl, concurrency, draft, answer, x, x_low, x_high, x_min, x_max, significant
+SELECT run, axis, engine, model, tp, workload, isl, concurrency, variant, draft, answer, x, x_low, x_high,
+       x_min, x_max, significant
 FROM crossovers
 WHERE metric = 'user_tps' AND category = 'all' ORDER BY ALL
 """
@@ -94,5 +95,5 @@ def details_of(runs: duckdb.DuckDBPyConnection) -> Details:
         timelines=rows_of(runs, _TIMELINES),
         goodput=rows_of(runs, _GOODPUT),
         verdicts=rows_of(runs, "FROM verdicts ORDER BY run, model, engine, workload, split, temperature, metric DESC"),
-        checklist=rows_of(runs, "FROM checklist ORDER BY run, model, engine, workload, temperature, nr"),
+        checklist=rows_of(runs, "FROM checklist ORDER BY run, model, engine, dtype, tp, workload, split, temperature, nr"),
     )

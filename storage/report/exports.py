@@ -12,7 +12,8 @@ from storage.views import open_runs, quoted, readable_files, settle_for
 _WIDE = """
 SELECT drafts.* EXCLUDE (a_pair_id), {gains} FROM drafts
 LEFT JOIN (PIVOT_GAINS) USING (run, deployment_id, condition)
-ORDER BY run, engine, model, tp, batch, workload, isl, temperature, load_kind, concurrency, rate, method <> 'none', draft
+ORDER BY run, engine, model, tp, batch, workload, isl, temperature, variant, load_kind, concurrency, rate,
+         method <> 'none', draft
 """
 METRICS = ("user_tps", "output_tps", "tpot", "ttft", "e2e")
 GAIN = ("ratio", "ci_low", "ci_high", "verdict", "valid", "n_prompts", "n_repeats")

@@ -27,10 +27,13 @@ SETTING = (
     "entropy",
     "isl",
     "temperature",
+    "variant",
 )
 """What the rows of one table have in common: everything but the draft and the load."""
 
-_ORDER = "run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, load_kind, concurrency, rate"
+_ORDER = (
+    "run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, variant, load_kind, concurrency, rate"
+)
 _DRAFTS = "method <> 'none', regexp_replace(draft, ' k=.*', ''), k, draft"  # k=12 comes after k=3
 
 
@@ -118,7 +121,7 @@ def _by_category(runs: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def _inflations(runs: duckdb.DuckDBPyConnection) -> list[Row]:
-    order = "run, engine, model, isl, load, real_workload, entropy, method <> 'none', draft"
+    order = "run, engine, model, isl, variant, load, real_workload, entropy, method <> 'none', draft"
     return rows_of(runs, f"FROM draft_inflations ORDER BY {order}")
 
 

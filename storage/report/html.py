@@ -22,6 +22,7 @@ from storage.report.verdict import goodputs, setting_name, times, verdicts
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("vendor/d3-7.9.2.min.js", "vendor/plot-0.6.17.umd.min.js", "data.js", "charts.js", "details.js", "table.js")
+BARE = {"entropy": "", "isl": 0, "batch": 1, "variant": ""}  # what a question holds over
 MAX_LISTED = 50  # cells of one reason; the rest is a count
 
 
@@ -146,9 +147,7 @@ def _by_question(checklist: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """The points of the checklist of each question."""
     groups: dict[str, list[Row]] = {}
     for row in checklist:
-        name = f"{row['model']} on {row['engine']}, workload {row['workload']}"
-        name += f", temperature {row['temperature']:g}" if row["temperature"] else ""
-        groups.setdefault(f"{name} ({row['run']})", []).append(row)
+        groups.setdefault(f"{setting_name({**BARE, **row})} ({row['run']})", []).append(row)
     return list(groups.items())
 
 
@@ -255,6 +254,7 @@ def _crossing(row: Row) -> str:
 def _where_crossed(row: Row) -> str:
     others = [f"{row['isl']} input tokens"] if row["isl"] else []
     others += [f"concurrency {row['concurrency']}"] if row["concurrency"] and row["axis"] != "concurrency" else []
+    others += [row["variant"]] if row["variant"] else []
     return ", ".join([f"{row['model']} on {row['engine']}, {row['workload']}", *others])
 
 

@@ -74,7 +74,7 @@ GOODPUT = (
     *("slo_attainment", "holds", "is_best", "n_repeats"),
 )
 MEMORY = (
-    *("run", "engine", "model", "draft", "k", "node"),
+    *("run", "engine", "model", "draft", "k", "variant", "node"),
     *("weights_bytes", "draft_weights_bytes", "peak_memory_bytes", "kv_capacity_tokens", "kv_lost_tokens", "kv_lost_share"),
 )
 
@@ -103,8 +103,7 @@ class _Names:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.drafts: list[Row] = _once({"name": row["draft"], "method": row["method"]} for row in rows)
         self.drafts.sort(key=lambda draft: draft["method"] != "none")
-        self._ambiguous = _ambiguous(rows)
-        self.settings: list[Row] = _once(map(self._setting, rows))
+        self.settings: list[Row] = _once(map(_setting, rows))
         self.loads: list[Row] = _once(_load(row) for row in rows)
         self.loads.sort(key=lambda load: (load["kind"], load["x"] or 0))
         self._index = {
@@ -115,25 +114,14 @@ class _Names:
     def of(self, row: Row) -> tuple[int, int, int]:
         draft = {"name": row["draft"], "method": row["method"]}
         return (
-            self._index["s"][repr(self._setting(row))],
+            self._index["s"][repr(_setting(row))],
             self._index["d"][repr(draft)],
             self._index["l"][repr(_load(row))],
         )
 
-    def _setting(self, row: Row) -> Row:
-        named = _named(row)
-        return {**named, "baseline": (row["baseline_deployment_id"] or "none")[:8] if repr(named) in self._ambiguous else ""}
 
-
-def _named(row: Row) -> Row:
+def _setting(row: Row) -> Row:
     return {name: row[name] for name in SETTING if name != "baseline_deployment_id"}
-
-
-def _ambiguous(rows: Sequence[Row]) -> set[str]:
-    """Settings whose names are those of another: they differ in what has no column, such as `engine.args`."""
-    known = {(repr(_named(row)), row["baseline_deployment_id"]) for row in rows}
-    names = [name for name, _ in known]
-    return {name for name in names if names.count(name) > 1}
 
 
 def _load(row: Row) -> Row:

@@ -157,13 +157,19 @@ def _memory(findings: Findings) -> Iterator[str]:
     """What each draft takes from the KV cache and needs itself; nothing where no engine tells."""
     told = [row for row in findings.memory if any(row[name] is not None for name, _ in MEMORY)]
     if told:
-        yield from ("", "## Memory", "", "Lost and more = against the start without a draft on the same node.", "")
+        yield from (
+            "",
+            "## Memory",
+            "",
+            "Lost and more = against the start without a draft on the same node, or on one like it.",
+            "",
+        )
         yield from table((*MEMORY_LABELS, *(head for _, head in MEMORY)), (_memory_cells(row) for row in told))
 
 
 def _memory_cells(row: Row) -> Iterable[str]:
     yield from (
-        f"{row['model']} on {row['engine']}",
+        f"{row['model']} on {row['engine']}" + (f", {row['variant']}" if row["variant"] else ""),
         row["draft"] + (f" k={row['k']}" if row["k"] else ""),
         row["node"] or "-",
     )

@@ -97,7 +97,9 @@ def _incomparable(findings: Findings) -> Iterator[str]:
 def _inflation(row: Row) -> str:
     """By how much random tokens mislead, beside real text of the same length: a pair of cells has no interval."""
     text = row["real_workload"] + (f" ({row['entropy']} entropy)" if row["entropy"] else "")
-    where = f"{row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']}"
+    where = f"{row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']}" + (
+        f", {row['variant']}" if row["variant"] else ""
+    )
     speed = f"a user gets {_inflated(row, 'user_tps', 'more tokens/s', 'fewer tokens/s')}"
     if row["method"] == "none":
         told = f"without speculation {speed}"
@@ -144,6 +146,7 @@ def setting_name(row: Row) -> str:
     parts += [f"temperature {row['temperature']:g}"] if row["temperature"] else []
     parts += [str(row["dtype"])] if row["dtype"] not in ("auto", None) else []
     parts += [f"{name} {row[key]}" for name, key in (("TP", "tp"), ("batch", "batch")) if (row[key] or 1) > 1]
+    parts += [row["variant"]] if row["variant"] else []
     return ", ".join(parts)
 
 

@@ -103,9 +103,10 @@ SELECT
     output_tps, user_tps_p50, ttft_ms_p50, ttft_ms_p90, ttft_ms_p99, tpot_ms_p50, tpot_ms_p90, tpot_ms_p99,
     coalesce(n_requests, 0) AS n_requests, coalesce(n_failed, 0) AS n_failed, lossless, duration_s,
     -- beyond the names that people script against
-    draft, draft_model, dtype, split, entropy, ignore_eos, censored_share, valid_share, load, load_kind, rate, attempt, position, started_at, error_kind, error,
+    draft, draft_model, dtype, split, entropy, ignore_eos, censored_share, valid_share, load, load_kind, rate, variant, attempt, position, started_at, error_kind, error,
     al_step_weighted, coalesce(al_request_mean, engine_al_mean) AS al_request_mean, al_macro,
-    coalesce(al_drafted, al_drafted_counters) AS al_drafted, al_counters, al_drafted_counters, al_chunks, draft_efficiency,
+    coalesce(al_drafted, al_drafted_counters) AS al_drafted, al_counters, al_drafted_counters, al_chunks,
+    coalesce(draft_efficiency, n_counted_accepted / nullif(grown(counters_before, counters_after, 'draft_tokens'), 0)) AS draft_efficiency,
     n_output_tokens, prompt_tokens_mean, steady_output_tps, steady_s, output_tps / nullif(gpus, 0) AS output_tps_per_gpu,
     slo_ttft_s, slo_tpot_s, slo_attainment, goodput_rps,
     e2e_ms_p50, e2e_ms_p90, e2e_ms_p99, user_tps_p10, step_ms,
@@ -188,7 +189,7 @@ WITH kinds AS MATERIALIZED (
     FROM cells WHERE status = 'ok' AND isl > 0
 )
 SELECT random.run, random.cell_id, real.cell_id AS real_cell_id, real.workload AS real_workload, real.entropy, random.engine, random.model,
-       random.method, random.draft, random.isl, random.load, random.repeat,
+       random.method, random.draft, random.isl, random.load, random.repeat, random.variant,
        random.al, real.al AS real_al, CASE WHEN random.method <> 'none' THEN random.al / real.al - 1 END AS al_inflation,
        random.user_tps_p50 AS user_tps, real.user_tps_p50 AS real_user_tps, random.user_tps_p50 / real.user_tps_p50 - 1 AS user_tps_inflation,
        random.censored_share, real.censored_share AS real_censored_share, random.valid AND real.valid AS valid
@@ -201,7 +202,7 @@ CREATE VIEW draft_inflations AS  -- means over the valid pairs of a draft and se
 SELECT * EXCLUDE (least, most), CASE WHEN method <> 'none' THEN al / real_al - 1 END AS al_inflation, user_tps / real_user_tps - 1 AS user_tps_inflation,
        least AS user_tps_inflation_min, most AS user_tps_inflation_max
 FROM (
-    SELECT run, engine, model, method, draft, isl, load, real_workload, entropy, bool_and(valid) AS valid, count(*) AS n_pairs, avg(al) AS al, avg(real_al) AS real_al,
+    SELECT run, engine, model, method, draft, isl, load, variant, real_workload, entropy, bool_and(valid) AS valid, count(*) AS n_pairs, avg(al) AS al, avg(real_al) AS real_al,
            avg(user_tps) AS user_tps, avg(real_user_tps) AS real_user_tps, min(user_tps_inflation) AS least, max(user_tps_inflation) AS most
-    FROM (SELECT *, bool_or(valid) OVER (PARTITION BY run, engine, model, method, draft, isl, load, real_workload, entropy) AS is_any_valid FROM inflations)
+    FROM (SELECT *, bool_or(valid) OVER (PARTITION BY run, engine, model, method, draft, isl, load, variant, real_workload, entropy) AS is_any_valid FROM inflations)
     WHERE valid OR NOT is_any_valid GROUP BY ALL);

@@ -6,7 +6,7 @@ CREATE VIEW comparability AS
 -- not be compared without saying so. Model, prompts' recipe, sampling and load never differ within a link: they are part of what is linked; whether
 -- the prompts came out the same is looked at. No row = nothing differs.
 WITH facts AS MATERIALIZED (
-    SELECT run, cell_id, deployment_id, pair_id, condition, repeat, method, engine, model, draft, tp, batch, load, started_at, clock, user_tps,
+    SELECT run, cell_id, deployment_id, pair_id, condition, repeat, method, engine, model, draft, tp, batch, load, variant, started_at, clock, user_tps,
            coalesce(array_to_string(list_sort(gpus_json ->> '$[*].name'), ', '), '') AS gpus, coalesce(gpus_json ->> '$[0].driver', '') AS driver, valid,
            coalesce(host_json ->> '$.cpu', '') AS cpu, engine_version, node, simulated, coalesce(effective_config_json ->> '$.dtype', '') AS dtype,
            left(coalesce(git_commit, ''), 12) AS commit, prompts, try_cast(started_at AS TIMESTAMPTZ) AS stamp
@@ -23,7 +23,7 @@ WITH facts AS MATERIALIZED (
     JOIN facts other ON other.run = one.run AND other.deployment_id = one.deployment_id AND other.condition = one.condition AND other.repeat < one.repeat
     GROUP BY one
     UNION ALL
-    SELECT 'run', one, arg_min(other, other.stamp) FROM facts one
+    SELECT 'run', one, arg_min(other, {is_another: other.variant <> one.variant, stamp: other.stamp}) FROM facts one
     JOIN facts other ON other.run <> one.run AND other.condition = one.condition AND other.repeat = one.repeat AND other.model = one.model AND other.engine = one.engine
      AND other.draft = one.draft AND other.tp = one.tp AND other.batch = one.batch AND (other.stamp, other.run) < (one.stamp, one.run)
     GROUP BY one

@@ -168,10 +168,10 @@ WITH labels AS (
     SELECT run, deployment_id, condition, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
            any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(batch) AS batch, any_value(workload) AS workload,
            any_value(isl) AS isl, any_value(entropy) AS entropy, any_value(load) AS load, any_value(load_kind) AS load_kind, any_value(concurrency) AS concurrency,
-           any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split
+           any_value(rate) AS rate, any_value(temperature) AS temperature, any_value(dtype) AS dtype, any_value(split) AS split, any_value(variant) AS variant
     FROM shown_cells GROUP BY run, deployment_id, condition
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, concurrency, temperature, metric, category, ratio, ci_low, ci_high,
-       significant, verdict, n_prompts, n_repeats, n_left_out, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, deployment_id,
+       significant, verdict, n_prompts, n_repeats, n_left_out, ratio_min, ratio_max, load, load_kind, rate, dtype, split, entropy, variant, deployment_id,
        baseline_deployment_id, condition, valid
 FROM draft_comparisons JOIN labels USING (run, deployment_id, condition);

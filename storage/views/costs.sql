@@ -17,7 +17,7 @@ WITH told AS (
 ), hosts AS (
     SELECT run, session_id, nullif(json_array_length(gpus_json), 0) AS n_gpus, (host_json ->> '$.cpus')::INT AS n_cpus FROM sessions
 ), judged AS MATERIALIZED (
-    SELECT run, cell_id, status, valid, engine, model, method, k, draft, tp, batch, workload, isl, load, concurrency, rate, temperature, repeat,
+    SELECT run, cell_id, status, valid, engine, model, method, k, draft, tp, batch, workload, isl, load, concurrency, rate, temperature, variant, repeat,
            duration_s, n_output_tokens, session_id, deployment_id, condition FROM cells WHERE status = 'ok'
 ), spent AS (
     SELECT judged.*, n_gpus, duration_s * n_gpus AS gpu_s, duration_s * n_cpus * cpu_utilisation AS cpu_s, gpu_utilisation,
@@ -38,7 +38,7 @@ FROM priced LEFT JOIN (SELECT run, cell_id, baseline_cell_id FROM pairs) paired 
 LEFT JOIN priced base ON base.run = priced.run AND base.cell_id = paired.baseline_cell_id;
 
 CREATE VIEW draft_costs AS  -- one row a deployment and condition: means over its valid repeats, with their spread; `n` says how many
-SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, concurrency, rate, temperature, deployment_id, condition,
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, concurrency, rate, temperature, variant, deployment_id, condition,
        count(*) FILTER (valid) AS n, count(*) FILTER (NOT valid) AS n_invalid,
        avg(gpu_s_per_mtok) FILTER (valid) AS gpu_s_per_mtok, avg(cpu_s_per_mtok) FILTER (valid) AS cpu_s_per_mtok,
        avg(money_per_mtok) FILTER (valid) AS money_per_mtok, avg(joules_per_mtok) FILTER (valid) AS joules_per_mtok,

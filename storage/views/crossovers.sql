@@ -26,7 +26,7 @@ WITH facts AS (
     FROM draft_speedups JOIN facts USING (run, deployment_id, condition)
 )
 SELECT run, md5(concat_ws('|', run, axis, same)) AS series, axis, x, metric, category, ratio, ci_low, ci_high, significant, verdict, valid, n_prompts, n_repeats,
-       ratio_min, ratio_max, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load_kind, concurrency, rate, temperature,
+       ratio_min, ratio_max, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load_kind, concurrency, rate, temperature, variant,
        deployment_id, baseline_deployment_id, condition
 FROM placed WHERE x > 0
 QUALIFY axis = 'concurrency' OR count(DISTINCT x) OVER (PARTITION BY run, axis, same) > 1;
@@ -60,14 +60,14 @@ WITH points AS MATERIALIZED (
     SELECT series, metric, category, any_value(run) AS run, axis, any_value(engine) AS engine, any_value(model) AS model, any_value(method) AS method,
            any_value(k) AS k, any_value(draft) AS draft, any_value(tp) AS tp, any_value(workload) AS workload, any_value(entropy) AS entropy,
            CASE WHEN axis <> 'isl' THEN any_value(isl) END AS isl, CASE WHEN axis <> 'batch' THEN any_value(batch) END AS batch,
-           CASE WHEN count(DISTINCT concurrency) = 1 THEN any_value(concurrency) END AS concurrency, any_value(temperature) AS temperature,
+           CASE WHEN count(DISTINCT concurrency) = 1 THEN any_value(concurrency) END AS concurrency, any_value(temperature) AS temperature, any_value(variant) AS variant,
            count(*) AS n_points, count(*) FILTER (verdict = 'faster') AS n_faster, count(*) FILTER (verdict = 'slower') AS n_slower,
            min(x) AS x_min, max(x) AS x_max, arg_min(ratio, x) AS ratio_at_min, arg_max(ratio, x) AS ratio_at_max, min(ratio) > 1 AS always,
            any_value(deployment_id) AS deployment_id, any_value(baseline_deployment_id) AS baseline_deployment_id,
            list({x: x, verdict: verdict}) AS verdicts
     FROM points GROUP BY series, metric, category, axis
 )
-SELECT run, axis, metric, category, engine, model, method, k, draft, tp, batch, workload, entropy, isl, concurrency, temperature,
+SELECT run, axis, metric, category, engine, model, method, k, draft, tp, batch, workload, entropy, isl, concurrency, temperature, variant,
        coalesce(answer, CASE WHEN always THEN 'always' ELSE 'never' END) AS answer, x, x_low, x_high, x0 AS x_before, x1 AS x_after,
        coalesce(CASE answer WHEN 'falls below 1' THEN len(list_filter(verdicts, lambda point: point.x <= x0 AND point.verdict = 'faster')) > 0
                                                   AND len(list_filter(verdicts, lambda point: point.x >= x1 AND point.verdict = 'slower')) > 0

@@ -10,7 +10,7 @@ CREATE VIEW drafts AS
 -- `outputs` is the gravest verdict on the outputs of all its cells (`identity` of greedy ones, `distribution` of sampled ones),
 -- `baseline_outputs` that on the baseline against itself.
 WITH measured AS (
-    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load, load_kind, concurrency, rate, temperature,
+    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load, load_kind, concurrency, rate, temperature, variant,
            deployment_id, condition,
            count(*) AS n_cells, count(*) FILTER (WHERE status = 'ok') AS n_ok, count(*) FILTER (WHERE valid) AS n_valid,
            avg(al) FILTER (speaks) AS al, min(al) FILTER (speaks) AS al_min, max(al) FILTER (speaks) AS al_max,

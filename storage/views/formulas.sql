@@ -5,37 +5,38 @@
 
 -- ---------------------------------------------------------------------------------------------------------- thresholds
 CREATE MACRO confidence() AS 0.95;  -- a quantile must be a constant
-CREATE TABLE thresholds AS SELECT
-    3     AS min_requests,               -- answered requests that a valid cell has at least
-    0.01::DOUBLE AS max_failed_share,  -- of its requests
-    10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled; and also more than ...
-    0.05::DOUBLE AS max_late_send_share,  -- ... this share of the median E2E (closed loop) or TTFT (open loop)
-    0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the client / duration
-    0.01::DOUBLE AS max_merged_share,  -- of the cell's chunks that share a read with a later one, whose time they then carry
-    0.01::DOUBLE AS max_acceptance_difference,  -- between what steps, counters and chunks say of acceptance
-    0.01::DOUBLE AS max_false_alarms,  -- share of cells whose outputs would be called different by chance, all their statistics together
-    -50.0::DOUBLE AS min_logprob,      -- one below counts as this much: a probability of 0 must not be all that a mean tells
-    0.02::DOUBLE AS max_isl_difference,  -- between the mean prompt and the length that was asked for
-    0.05::DOUBLE AS max_throttled_share,  -- of a GPU's samples in which heat or its hardware slows it down
-    0.9::DOUBLE AS min_slo_attainment,  -- of the requests meet every limit, for a load to hold [DistServe]
-    24.0::DOUBLE AS max_hours_apart,    -- between what is compared
-    0.1::DOUBLE AS max_repeat_drift,    -- of user TPS, between a repeat and the first one
-    0.4::DOUBLE AS low_efficiency,      -- accepted / drafted below this is low acceptance ...
-    0.5::DOUBLE AS predictable_efficiency,  -- ... and from here on outputs are predictable
-    0.3::DOUBLE AS dear_draft_share,    -- of t_ar: drafting above this is dear
-    1.5::DOUBLE AS dear_step,           -- t_sd / t_ar above this is dear
-    1.2::DOUBLE AS dear_growth,         -- of t_sd / t_ar since the smallest load: above this the batch is too large
-    0.5::DOUBLE AS high_prefill_share,  -- of E2E before the first token
-    0.1::DOUBLE AS high_kv_loss,        -- of the KV cache that a draft takes
-    0.7::DOUBLE AS hot_temperature,
-    32    AS high_concurrency,
-    0.05::DOUBLE AS max_al_shift,       -- of a greedy AL from one concurrency to another
-    0.1::DOUBLE AS max_projection_error,  -- between t_ar * AL / t_sd and the measured speed-up
-    0.05::DOUBLE AS min_category_spread,  -- of AL, between the best and the worst category: a flat one is a broken draft
-    500   AS position_bin,               -- output tokens of one bin of AL by output position [SPEED-Bench]
-    1000  AS resamples,                  -- of the bootstrap
-    confidence()::DOUBLE AS confidence,  -- of every interval
-    6     AS min_prompts_significant;    -- with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
+CREATE TABLE thresholds AS SELECT  -- what stands behind a limit, its [unit] first where the name does not tell, is its line in `glossary` and docs/sql.md
+    3     AS min_requests,  -- [count] answered requests that a valid cell has at least
+    0.01::DOUBLE AS max_failed_share,  -- requests of a valid cell that fail, at most
+    10.0::DOUBLE AS max_late_send_ms,  -- p99 of sent − scheduled above this, and above max_late_send_share, is late
+    0.05::DOUBLE AS max_late_send_share,  -- the same as a share of the median E2E (closed loop) or TTFT (open loop)
+    0.8::DOUBLE AS max_client_cpu_share,  -- CPU seconds of the load client / duration of a valid cell, at most
+    0.01::DOUBLE AS max_merged_share,  -- chunks of a valid cell that share a read with a later one, whose time they then carry, at most
+    0.01::DOUBLE AS max_acceptance_difference,  -- [share] between what steps, counters and chunks say of acceptance, at most
+    0.01::DOUBLE AS max_false_alarms,  -- [share] cells whose outputs would be called different by chance, all their statistics together
+    -50.0::DOUBLE AS min_logprob,  -- [nats] one below counts as this much: a probability of 0 must not be all that a mean tells
+    0.02::DOUBLE AS max_isl_difference,  -- [share] between the mean prompt and the length that was asked for, at most
+    0.05::DOUBLE AS max_throttled_share,  -- a GPU's samples in which heat or its hardware slows it down, at most
+    0.9::DOUBLE AS min_slo_attainment,  -- [share] requests that meet every limit on latency, for a load to hold [DistServe]
+    24.0::DOUBLE AS max_hours_apart,  -- [h] between what is compared, before it is warned of
+    0.02::DOUBLE AS min_change,  -- [share] a change of speed from one run to another below this is none: sessions differ by as much
+    0.1::DOUBLE AS max_repeat_drift,  -- [share] of user TPS, between a repeat and the first one, before it is warned of
+    0.4::DOUBLE AS low_efficiency,  -- [share] accepted / drafted below this is low acceptance
+    0.5::DOUBLE AS predictable_efficiency,  -- [share] accepted / drafted from here on: outputs are predictable
+    0.3::DOUBLE AS dear_draft_share,  -- drafting above this share of t_ar is dear
+    1.5::DOUBLE AS dear_step,  -- [times] t_sd / t_ar above this is dear
+    1.2::DOUBLE AS dear_growth,  -- [times] of t_sd / t_ar since the smallest load: above this the batch is too large
+    0.5::DOUBLE AS high_prefill_share,  -- of E2E before the first token: above this the prefill dominates
+    0.1::DOUBLE AS high_kv_loss,  -- [share] of the KV cache that a draft takes: above this it lacks elsewhere
+    0.7::DOUBLE AS hot_temperature,  -- sampling from here on is hot
+    32    AS high_concurrency,  -- [requests] concurrency from here on is high
+    0.05::DOUBLE AS max_al_shift,  -- [share] of a greedy AL from one concurrency to another, in shape_checks
+    0.1::DOUBLE AS max_projection_error,  -- [share] between t_ar * AL / t_sd and the measured speed-up, in shape_checks
+    0.05::DOUBLE AS min_category_spread,  -- [share] of AL, between the best and the worst category: a flat one is a broken draft
+    500   AS position_bin,  -- [tokens] of output: one bin of AL by output position [SPEED-Bench]
+    1000  AS resamples,  -- [count] of the bootstrap
+    confidence()::DOUBLE AS confidence,  -- [share] of every interval; shown here, and fixed
+    6     AS min_prompts_significant;  -- [prompts] with fewer, all on one side happens by chance in more than 5 % (2 / 2^n)
 
 -- ------------------------------------------------------------------------------------------------------------- formulas
 CREATE MACRO percentile(share, value) AS quantile_cont(value, share);  -- exact, interpolated; null for no values

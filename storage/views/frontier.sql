@@ -3,18 +3,20 @@
 
 CREATE VIEW frontier AS
 -- One row a deployment and load of a setting (model, workload, sampling), over its valid cells only: means over repeats, with the least and the most.
--- `tps_per_device` is a GPU's output TPS, or the node's where there is none (`device`). `on_frontier`: no other point of the setting serves a user
--- faster and gives more throughput; `on_own_frontier`: none of its own kind ('baseline' or 'speculative').
+-- `tps_per_device` is a GPU's output TPS, or the node's where there is none; `device` is what kind of GPU, and other kinds are not compared with.
+-- `on_frontier`: no other point of the setting and device serves a user faster and gives more throughput; `on_own_frontier`: none of its own kind ('baseline' or 'speculative').
 WITH points AS MATERIALIZED (
-    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load, load_kind, concurrency, rate, temperature,
+    SELECT run, engine, model, method, k, draft, tp, batch, dtype, workload, split, entropy, isl, load, load_kind, concurrency, rate, temperature, variant,
            CASE method WHEN 'none' THEN 'baseline' ELSE 'speculative' END AS kind, count(*) AS n_repeats,
            avg(user_tps_p50) AS user_tps, min(user_tps_p50) AS user_tps_min, max(user_tps_p50) AS user_tps_max,
-           CASE WHEN output_tps_per_gpu IS NULL THEN 'node' ELSE 'GPU' END AS device,
+           CASE WHEN output_tps_per_gpu IS NULL THEN 'node' ELSE coalesce(nullif(gpu_names, ''), 'GPU') END AS device,
            avg(coalesce(output_tps_per_gpu, output_tps)) AS tps_per_device, min(coalesce(output_tps_per_gpu, output_tps)) AS tps_per_device_min,
            max(coalesce(output_tps_per_gpu, output_tps)) AS tps_per_device_max, avg(output_tps) AS output_tps, avg(al) AS al,
            md5(concat_ws('|', model, json_merge_patch(condition, '{"load": null, "workload": {"limit": null}}')::VARCHAR)) AS setting,
            deployment_id, condition
-    FROM cells WHERE valid AND user_tps_p50 IS NOT NULL AND output_tps IS NOT NULL GROUP BY ALL
+    FROM cells LEFT JOIN (SELECT run, session_id, array_to_string(list_sort(list_distinct(gpus_json ->> '$[*].name')), ' + ') AS gpu_names FROM sessions)
+         USING (run, session_id)
+    WHERE valid AND user_tps_p50 IS NOT NULL AND output_tps IS NOT NULL GROUP BY ALL
 ), beaten AS (
     SELECT point.run, point.deployment_id, point.condition, point.device, bool_or(other.kind = point.kind) AS by_own
     FROM points point JOIN points other ON other.run = point.run AND other.setting = point.setting AND other.device = point.device
@@ -37,7 +39,7 @@ ranked AS (
 ), invalid AS (
     SELECT run, baseline_deployment_id, condition, metric, count(*) AS n_invalid FROM judged WHERE NOT valid GROUP BY ALL
 )
-SELECT run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, load, load_kind, concurrency, rate, metric,
+SELECT run, engine, model, dtype, tp, batch, workload, split, entropy, isl, temperature, load, load_kind, concurrency, rate, variant, metric,
        CASE WHEN ratio > 1 THEN draft ELSE 'none' END AS best_draft, CASE WHEN ratio > 1 THEN method ELSE 'none' END AS best_method,
        CASE WHEN ratio > 1 THEN k ELSE 0 END AS best_k, draft AS leader, method AS leader_method, k AS leader_k, ratio, ci_low, ci_high, significant, verdict,
        n_prompts, n_repeats, runner_up, runner_up_ratio,
@@ -49,7 +51,7 @@ LEFT JOIN open_places USING (run, baseline_deployment_id, condition, metric) WHE
 
 CREATE MACRO goodput_under(ttft_s, tpot_s) AS TABLE
 -- What any limits (s; null = none) allow, asked afterwards: FROM goodput_under(0.5, 0.05). One row a valid cell.
-SELECT run, cell_id, engine, model, method, k, draft, batch, workload, isl, load, concurrency, rate, temperature, repeat,
+SELECT run, cell_id, engine, model, method, k, draft, batch, workload, isl, load, concurrency, rate, temperature, variant, repeat,
        count(*) AS n_requests, avg(meets_limits(is_answered, request_ttft_ms, ttft_s, request_tpot_ms, tpot_s)::INT) AS slo_attainment,
        sum(meets_limits(is_answered, request_ttft_ms, ttft_s, request_tpot_ms, tpot_s)::INT) / nullif(any_value(duration_s), 0) AS goodput_rps,
        deployment_id, condition
@@ -61,7 +63,7 @@ CREATE VIEW goodput AS
 -- configuration had when a cell was measured, and stay with it; `goodput_under` asks for others. `holds`: at least `min_slo_attainment` of the
 -- requests meet every limit. `is_best`: the highest goodput of this deployment among the loads at which it holds.
 WITH points AS (
-    SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, load_kind, concurrency, rate, temperature, slo_ttft_s, slo_tpot_s,
+    SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, load_kind, concurrency, rate, temperature, variant, slo_ttft_s, slo_tpot_s,
            count(*) AS n_repeats, sum(n_requests)::BIGINT AS n_requests, avg(slo_attainment) AS slo_attainment, min(slo_attainment) AS slo_attainment_min,
            share_interval(avg(slo_attainment), sum(n_requests)) AS attainment_interval, avg((n_requests - n_failed) / duration_s) AS answered_rps,
            avg(goodput_rps) AS goodput_rps, min(goodput_rps) AS goodput_rps_min, max(goodput_rps) AS goodput_rps_max,

@@ -6,12 +6,15 @@ CREATE VIEW projections AS
 -- `al_break_even` = t_sd / t_ar is the AL above which speculation pays. The step's overhead t_sd - t_ar is split by a drafter that costs next
 -- to nothing (n-grams, suffixes; a valid cell) with the same `k` in the same measurement: what its steps take longer is verifying k more tokens, counting
 -- only steps in which it drafted; the rest is drafting. `split_by` names it; null = there is none, and nothing is split.
+-- Of an engine that tells no steps, AL is that of its counters or summaries (`acceptance_source` of `cells`), and a chunk is a step.
 WITH sides AS MATERIALIZED (FROM metrics JOIN (SELECT run, cell_id, k, method, draft, repeat, engine FROM shown_cells WHERE status = 'ok') USING (run, cell_id)),
 paired AS (
     SELECT pairs.run, pairs.cell_id, baseline_cell_id, baseline_deployment_id, condition, fast.category, fast.k, fast.method, fast.draft, fast.repeat,
-           base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms, fast.al_step_weighted AS al,
-           fast.n_drafting_steps / nullif(fast.n_steps, 0) AS drafting_share, valid
-    FROM pairs JOIN (SELECT run, cell_id, valid FROM judged_pairs) USING (run, cell_id) JOIN sides fast USING (run, cell_id)
+           base.step_ms AS t_ar_ms, fast.step_ms AS t_sd_ms,
+           coalesce(fast.al_step_weighted, CASE fast.category WHEN 'all' THEN told.al ELSE fast.engine_al_mean END) AS al,
+           coalesce(fast.n_drafting_steps / nullif(fast.n_steps, 0), CASE fast.category WHEN 'all' THEN (told.al - 1) / nullif(told.al_drafted - 1, 0) END)
+               AS drafting_share, valid
+    FROM pairs JOIN (SELECT run, cell_id, valid, al, al_drafted FROM judged_pairs) told USING (run, cell_id) JOIN sides fast USING (run, cell_id)
     JOIN sides base ON base.run = pairs.run AND base.cell_id = baseline_cell_id AND base.category = fast.category
 ), free AS (
     SELECT run, baseline_deployment_id, condition, category, repeat, k, arg_max(draft, drafting_share) AS split_by,

@@ -1,7 +1,7 @@
 -- Owns the answer: is speculation worth it, where, why, and what to do; and what practice asks, answered from data. Does not own the numbers.
 
 CREATE VIEW cell_verdicts AS  -- one row a cell and reason that makes it invalid: the rule with its limit, and what to do; valid cells have none
-SELECT run, cell_id, engine, model, draft, workload, load, repeat, status, reason, rule, remedy, error
+SELECT run, cell_id, engine, model, draft, workload, load, variant, repeat, status, reason, rule, remedy, error
 FROM (SELECT *, unnest(reasons) AS reason FROM cells) JOIN remedies USING (reason);
 
 CREATE VIEW advice AS  -- of every cause: what it means, with its limit, and what helps
@@ -25,13 +25,13 @@ CREATE VIEW causes AS
 -- al > al_break_even. `prefill_share` = the baseline's median TTFT / E2E. `step_growth` = al_break_even / that of the same draft at the smallest load.
 -- `causes` are those of `advice` that hold, whether it pays or not.
 WITH told AS (
-    SELECT run, deployment_id, condition, avg(fast.al) AS al, avg(fast.draft_efficiency) AS draft_efficiency, avg(t_ar_ms) AS t_ar_ms, avg(t_sd_ms) AS t_sd_ms,
+    SELECT run, deployment_id, condition, avg(al) AS al, avg(draft_efficiency) AS draft_efficiency, avg(t_ar_ms) AS t_ar_ms, avg(t_sd_ms) AS t_sd_ms,
            avg(al_break_even) AS al_break_even, avg(draft_overhead_ms) AS draft_overhead_ms, avg(verify_overhead_ms) AS verify_overhead_ms,
            avg(projected) AS projected, avg(measured) AS measured, any_value(split_by) AS split_by, avg(base.ttft_ms_p50 / nullif(base.e2e_ms_p50, 0)) AS prefill_share
     FROM (SELECT run, cell_id, deployment_id, condition FROM draft_pairs)
-    JOIN (SELECT run, cell_id, baseline_cell_id, t_ar_ms, t_sd_ms, al_break_even, draft_overhead_ms, verify_overhead_ms, projected, measured, split_by
+    JOIN (SELECT run, cell_id, baseline_cell_id, al, t_ar_ms, t_sd_ms, al_break_even, draft_overhead_ms, verify_overhead_ms, projected, measured, split_by
           FROM projections WHERE category = 'all') USING (run, cell_id)
-    JOIN (SELECT run, cell_id, al_step_weighted AS al, draft_efficiency FROM metrics WHERE category = 'all') fast USING (run, cell_id)
+    JOIN (SELECT run, cell_id, draft_efficiency FROM cells) USING (run, cell_id)
     JOIN (SELECT run, cell_id AS baseline_cell_id, ttft_ms_p50, e2e_ms_p50 FROM metrics WHERE category = 'all') base USING (run, baseline_cell_id)
     GROUP BY ALL
 ), stored AS (
@@ -43,7 +43,7 @@ WITH told AS (
     FROM draft_speedups LEFT JOIN told USING (run, deployment_id, condition) LEFT JOIN stored USING (run, deployment_id)
     WHERE metric = 'user_tps' AND category = 'all'
 )
-SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, load_kind, concurrency, rate, temperature, ratio, ci_low, ci_high,
+SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, load_kind, concurrency, rate, temperature, variant, dtype, CASE WHEN isl > 0 THEN '' ELSE split END AS split, n_repeats, ratio, ci_low, ci_high,
        verdict, valid, al, draft_efficiency, al_break_even, t_ar_ms, t_sd_ms, draft_overhead_ms, verify_overhead_ms, split_by, projected, measured, prefill_share, step_growth,
        kv_lost_share,
        list_filter([
@@ -58,14 +58,17 @@ SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, 
        deployment_id, baseline_deployment_id, condition
 FROM placed, thresholds;
 
+CREATE MACRO rest_of(isl, entropy, batch, variant) AS  -- what tells a place apart besides its load
+    concat_ws(', ', CASE WHEN isl > 0 THEN isl || ' input tokens' END, CASE WHEN entropy <> '' THEN entropy || ' entropy' END,
+              CASE WHEN batch > 1 THEN 'batch ' || batch END, nullif(variant, ''));
+
 CREATE VIEW places AS
 -- Steps on the way to `verdicts`: one row a question, metric and place (load, prompt length, batch, entropy); whether any draft pays there. Where a
 -- search left drafts out that may pay (`open_places`), and none that was measured does, the place is open: nothing counts there as validly compared.
 SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
        baseline_deployment_id, condition, any_value(load_kind) AS load_kind, any_value(load) AS load, any_value(concurrency) AS concurrency,
        any_value(rate) AS rate, any_value(isl) AS isl, any_value(batch) AS batch, any_value(entropy) AS entropy,
-       concat_ws(', ', CASE WHEN any_value(isl) > 0 THEN any_value(isl) || ' input tokens' END, CASE WHEN any_value(entropy) <> '' THEN any_value(entropy) || ' entropy' END,
-                 CASE WHEN any_value(batch) > 1 THEN 'batch ' || any_value(batch) END) AS rest,
+       rest_of(any_value(isl), any_value(entropy), any_value(batch), any_value(variant)) AS rest,
        concat_ws(', ', any_value(load), nullif(rest, '')) AS place,
        bool_or(verdict = 'faster') FILTER (valid) AS pays, bool_and(verdict = 'slower') FILTER (valid) AS costs,
        coalesce(any_value(n_not_searched), 0) > 0 AND NOT coalesce(pays, false) AS is_open,
@@ -82,7 +85,8 @@ CREATE VIEW verdicts AS
 -- is the one that pays at most places, then the one with the highest mean of log ratios; its numbers are those of its best place, `best_at`: of those
 -- where it pays, where there are any.
 WITH gains AS MATERIALIZED (
-    SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split FROM draft_speedups WHERE metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL
+    SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split, concat_ws(', ', load, nullif(rest_of(isl, entropy, batch, variant), '')) AS place
+    FROM draft_speedups WHERE metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL
 ), spots AS MATERIALIZED (FROM places),
 ranged AS (  -- loads that pay and that do not, as a range where nothing measured lies between
     SELECT run, engine, model, dtype, tp, workload, split, temperature, metric, rest, load_kind, coalesce(pays, false) AS pays,
@@ -107,8 +111,8 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
 ), candidates AS (
     SELECT run, engine, model, dtype, tp, workload, asked_split AS split, temperature, metric, draft, any_value(method) AS best_method, any_value(k) AS best_k,
            count(*) FILTER (verdict = 'faster') AS n_faster, avg(ln(ratio)) AS mean_log,
-           listed(list(load || CASE WHEN isl > 0 THEN format(', {} input tokens', isl) ELSE '' END ORDER BY isl, concurrency, rate) FILTER (verdict = 'faster')) AS faster_at,
-           arg_max({ratio: ratio, ci_low: ci_low, ci_high: ci_high, deployment_id: deployment_id, condition: condition, load: load, isl: isl, n_prompts: n_prompts,
+           listed(list(place ORDER BY isl, concurrency, rate, place) FILTER (verdict = 'faster')) AS faster_at,
+           arg_max({ratio: ratio, ci_low: ci_low, ci_high: ci_high, deployment_id: deployment_id, condition: condition, place: place, n_prompts: n_prompts,
                     n_repeats: n_repeats, verdict: verdict}, {is_sure: verdict = 'faster', ratio: ratio}) AS best
     FROM gains WHERE category = 'all' AND valid AND ratio > 0
     GROUP BY run, engine, model, dtype, tp, workload, asked_split, temperature, metric, draft
@@ -133,7 +137,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     FROM (SELECT * EXCLUDE (numbers), count(*) AS n, any_value(numbers) AS numbers FROM missed GROUP BY ALL) GROUP BY ALL
 ), lengths AS (  -- the best draft by load, where it is not the same everywhere
     SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
-           CASE WHEN count(DISTINCT best_draft) > 1 THEN listed(list(load || CASE WHEN isl > 0 THEN format(', {} input tokens', isl) ELSE '' END || ': ' || best_draft ORDER BY isl, concurrency, rate)) END AS by_load
+           CASE WHEN count(DISTINCT best_draft) > 1 THEN listed(list(concat_ws(', ', load, nullif(rest_of(isl, entropy, batch, variant), '')) || ': ' || best_draft ORDER BY isl, concurrency, rate, variant)) END AS by_load
     FROM best_drafts GROUP BY ALL
 ), joined AS (
     SELECT * FROM answers LEFT JOIN where_told USING (run, engine, model, dtype, tp, workload, split, temperature, metric)
@@ -143,7 +147,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
 )
 SELECT joined.run, joined.engine, joined.model, joined.dtype, joined.tp, joined.workload, joined.split, joined.temperature, joined.metric, answer, n_places, n_paying, n_costing, n_comparisons, n_invalid, n_open,
        coalesce(where_it_pays, '') AS where_it_pays, coalesce(where_it_does_not, '') AS where_it_does_not, joined.draft AS best_draft, best_method, best_k, best.ratio AS best_ratio, best.ci_low AS best_ci_low, best.ci_high AS best_ci_high,
-       best.verdict AS best_verdict, best.load || CASE WHEN best.isl > 0 THEN format(', {} input tokens', best.isl) ELSE '' END AS best_at,
+       best.verdict AS best_verdict, best.place AS best_at,
        best.n_prompts AS n_prompts, best.n_repeats AS n_repeats, coalesce(categories_that_pay, []) AS categories_that_pay,
        coalesce(categories_that_cost, []) AS categories_that_cost, coalesce(joined.causes, []) AS causes,
        CASE WHEN answer = 'unknown' AND n_open > 0 THEN 'The search left out drafts that may pay: they were not asked for.'
@@ -179,7 +183,7 @@ CREATE VIEW checklist AS
 -- What practice asks before it speculates, answered from data: one row a question (as in `verdicts`, of user TPS) and item; `answer` is 'yes', 'no' or
 -- 'unknown', `speaks_for` says whether that speaks for speculation (null = unknown), `evidence` the numbers.
 WITH facts AS (
-    SELECT run, engine, model, workload, temperature, max(draft_efficiency) FILTER (valid AND is_self IS NULL) AS efficiency,
+    SELECT run, engine, model, dtype, tp, workload, split, temperature, max(draft_efficiency) FILTER (valid AND is_self IS NULL) AS efficiency,
            arg_max(draft, draft_efficiency) FILTER (valid AND is_self IS NULL) AS efficient_draft, max(kv_lost_share) AS kv_lost_share,
            max(prefill_share) FILTER (valid) AS prefill_share, arg_max(load, prefill_share) FILTER (valid) AS prefill_at,
            max(concurrency) FILTER (valid) AS high, min(concurrency) FILTER (valid) AS low
@@ -187,11 +191,11 @@ WITH facts AS (
         SELECT DISTINCT run, deployment_id, true AS is_self FROM shown_cells WHERE draft_model = cell_json ->> '$.deployment.model.path'
     ) USING (run, deployment_id) GROUP BY ALL
 ), loads AS (
-    SELECT facts.run, facts.engine, facts.model, facts.workload, facts.temperature, arg_max(tried, {is_sure: tried.verdict = 'faster', ratio: tried.ratio}) FILTER (tried.concurrency = high) AS best_high,
+    SELECT facts.run, facts.engine, facts.model, facts.dtype, facts.tp, facts.workload, facts.split, facts.temperature, arg_max(tried, {is_sure: tried.verdict = 'faster', ratio: tried.ratio}) FILTER (tried.concurrency = high) AS best_high,
            arg_max(tried, {is_sure: tried.verdict = 'faster', ratio: tried.ratio}) FILTER (tried.concurrency = low) AS best_low
-    FROM facts JOIN causes AS tried USING (run, engine, model, workload, temperature) WHERE tried.valid GROUP BY ALL
+    FROM facts JOIN causes AS tried USING (run, engine, model, dtype, tp, workload, split, temperature) WHERE tried.valid GROUP BY ALL
 )
-SELECT run, engine, model, workload, temperature, unnest([
+SELECT run, engine, model, dtype, tp, workload, split, temperature, unnest([
     {nr: 1, item: 'Is the output structured or predictable?', answer: CASE WHEN efficiency IS NULL THEN 'unknown' WHEN efficiency >= predictable_efficiency THEN 'yes' ELSE 'no' END,
      speaks_for: efficiency >= predictable_efficiency,
      evidence: format('at best {:.0f} % of drafted tokens are accepted, by {}; predictable is {:g} %', 100 * efficiency, efficient_draft, 100 * predictable_efficiency)},
@@ -206,4 +210,4 @@ SELECT run, engine, model, workload, temperature, unnest([
     {nr: 6, item: 'Does the prefill dominate, as with long contexts?', answer: CASE WHEN prefill_share IS NULL THEN 'unknown' WHEN prefill_share > high_prefill_share THEN 'yes' ELSE 'no' END,
      speaks_for: prefill_share <= high_prefill_share, evidence: format('up to {:.0f} % of a request''s time is before its first token, at {}', 100 * prefill_share, prefill_at)}
 ], recursive := true)
-FROM facts LEFT JOIN loads USING (run, engine, model, workload, temperature), thresholds;
+FROM facts LEFT JOIN loads USING (run, engine, model, dtype, tp, workload, split, temperature), thresholds;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +131,31 @@ def test_the_suffix_is_the_format_and_every_format_says_the_same(tmp_path: Path)
     assert rows[0] == rows[1] == rows[2]
     assert rows[0][0] == ("ngram k=3", pytest.approx(2.0), pytest.approx(2.0), 12)
     assert json.loads((tmp_path / "page.json").read_text())[0]["model"] == "small"
+
+
+def noisy(folder: Path, seed: int) -> Path:
+    """Thirty loads of one engine, whose prompts are now faster and now slower, by chance alone."""
+    chance = random.Random(seed)
+    results: list[CellResult | SessionRow] = []
+    for concurrency in range(1, 31):
+        row = create_row(create_cell(concurrency=concurrency))
+        gaps = [20 * chance.lognormvariate(0, 0.2) for _ in range(30)]
+        results.append(CellResult(row, [create_request(row, n, gaps_ms=(100.0, gap, gap)) for n, gap in enumerate(gaps)]))
+    return record(folder, *results)
+
+
+def test_chance_in_many_comparisons_of_a_run_with_its_like_is_no_regression(tmp_path: Path) -> None:
+    changes = changes_between(noisy(tmp_path / "before", 5), noisy(tmp_path / "after", 6))
+
+    alone = [change.row["verdict"] for change in changes]
+    assert "slower" in alone and "faster" in alone  # each by itself beyond its interval
+    assert not any(change.is_regression or change.is_gain for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "is_regression"), [pytest.param(20.3, False, id="1.5 %"), pytest.param(20.5, True, id="2.5 %")]
+)
+def test_a_change_below_what_sessions_differ_by_is_none(tmp_path: Path, gap_ms: float, is_regression: bool) -> None:
+    changes = told(run(tmp_path / "before", 20), run(tmp_path / "after", gap_ms))
+
+    assert changes["ngram k=3 user_tps"] == (is_regression, False)

@@ -43,9 +43,19 @@ def test_throughput_is_told_for_each_gpu_where_there_are_some(tmp_path: Path) ->
     folder = record(tmp_path / "run", *sessions, base, quick)
 
     assert ask(folder, "SELECT kind, tps_per_device, device FROM frontier ORDER BY kind") == [
-        ("baseline", 20.0, "GPU"),
-        ("speculative", pytest.approx(40 / 0.625 / 2), "GPU"),
+        ("baseline", 20.0, "H200"),
+        ("speculative", pytest.approx(40 / 0.625 / 2), "H200"),
     ]
+
+
+def test_one_kind_of_gpu_beats_no_other(tmp_path: Path) -> None:
+    base, quick = pair(point("ngram"), 25.0)
+    sessions = [
+        create_session(row.cell, gpus_json=f'[{{"name": "{gpu}"}}]') for row, gpu in ((base, "A100"), (quick, "H200"))
+    ]
+    folder = record(tmp_path / "run", *sessions, base, quick)
+
+    assert ask(folder, "SELECT device, on_frontier FROM frontier ORDER BY ALL") == [("A100", True), ("H200", True)]
 
 
 def test_repeats_are_one_point_with_its_spread_and_invalid_ones_are_not_in_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -448,3 +449,30 @@ def test_a_report_begins_with_how_far_an_unfinished_run_is_and_ends_with_what_is
 
     assert first == "**So far: 2 of 8 cells** of run are measured; what follows is of those."
     assert last == "**Not comparable** (run): 1 cell and its baseline differ in engine version: 5.1 against 5.0."
+
+
+@pytest.mark.parametrize(
+    ("counters", "expected"),
+    [
+        pytest.param(
+            {"drafts": 16, "draft_tokens": 48, "accepted_tokens": 16, "output_tokens": 40},
+            (2.0, 0.8, ["low_acceptance", "step_too_dear"], 1 / 3),
+            id="all of them",
+        ),
+        pytest.param(
+            {"accepted_tokens": 16, "output_tokens": 40}, (2.0, 0.8, ["step_too_dear"], None), id="what it accepted only"
+        ),
+    ],
+)
+def test_an_engine_that_tells_counters_and_no_steps_is_judged_as_well(
+    tmp_path: Path, counters: dict[str, float], expected: Any
+) -> None:
+    base, quick = pair(point("ngram"), 50.0, first_ms=10.0)
+    silent = [replace(request, step_drafted=(), step_accepted=()) for request in quick.requests]
+    cell = replace(quick.cell, counters_before=dict.fromkeys(counters, 0), counters_after=counters)
+    folder = record(tmp_path, base, CellResult(cell, silent))
+
+    (told,) = ask(folder, "SELECT al, projected, causes, draft_efficiency FROM causes")
+    assert told == expected
+    (why,) = ask(folder, "SELECT why FROM verdicts WHERE metric = 'user_tps'")
+    assert "a step brings 2.00 tokens (AL) and takes as long as 2.50 without a draft" in why[0]

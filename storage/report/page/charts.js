@@ -153,7 +153,8 @@ function drawFrontier(width) {
   const rows = shown(frontier);
   if (!rows.length) return null;
   const edge = frontier.filter((row) => isChosen(row) && row.on_frontier).sort((a, b) => a.user_tps - b.user_tps);
-  const names = distinct(rows.map((row) => row.draft)), device = rows[0].device === "GPU" ? "a GPU" : "the node";
+  const names = distinct(rows.map((row) => row.draft)), devices = distinct(rows.map((row) => row.device));
+  const device = devices.length > 1 ? "a GPU or node" : devices[0] === "node" ? "the node" : `one ${devices[0]}`;
   const isSpread = (name) => d3.min(rows, (row) => row[name]) < 0.5 * d3.max(rows, (row) => row[name]);
   const hasLoads = distinct(rows.map((row) => row.l)).length > 1;
   return plot(`Output tokens per second of ${device} against those of one user: ${rows.length} points, ${edge.length} on the frontier`, {
@@ -161,11 +162,11 @@ function drawFrontier(width) {
     x: { label: "tokens per second for one user", labelAnchor: "center", labelArrow: "none", zero: isSpread("user_tps"), nice: true },
     y: { label: `tokens per second of ${device}`, labelArrow: "none", zero: isSpread("tps_per_device"), nice: true },
     marks: [
-      Plot.line(edge, { x: "user_tps", y: "tps_per_device", stroke: "currentColor", strokeOpacity: 0.3, strokeWidth: 7, strokeLinejoin: "round", strokeLinecap: "round" }),
+      Plot.line(edge, { x: "user_tps", y: "tps_per_device", z: "device", stroke: "currentColor", strokeOpacity: 0.3, strokeWidth: 7, strokeLinejoin: "round", strokeLinecap: "round" }),
       ...names.map((name) => Plot.line(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x: "user_tps", y: "tps_per_device", stroke: colourOf(name), strokeOpacity: 0.7 })),
       Plot.dot(rows, { x: "user_tps", y: "tps_per_device", r: 5.5, symbol: (row) => symbolOf(row.draft), fill: (row) => colourOf(row.draft), stroke: (row) => colourOf(row.draft), strokeWidth: 2, opacity: (row) => row.on_frontier ? 1 : PALE }),
       hasLoads && rows.length <= 60 ? Plot.text(rows, { x: "user_tps", y: "tps_per_device", text: (row) => number(row.load.x), dy: -12, fontSize: 11, fill: "var(--soft)" }) : null,
-      Plot.tip(rows, Plot.pointer({ x: "user_tps", y: "tps_per_device", title: (row) => `${row.draft}, ${row.load.name}\n${number(row.user_tps)} tokens/s for a user (${number(row.user_tps_min)} to ${number(row.user_tps_max)})\n${number(row.tps_per_device)} tokens/s of ${device}\n${row.n_repeats} repeats${row.on_frontier ? ", on the frontier" : ""}` })),
+      Plot.tip(rows, Plot.pointer({ x: "user_tps", y: "tps_per_device", title: (row) => `${row.draft}, ${row.load.name}${devices.length > 1 ? `, ${row.device}` : ""}\n${number(row.user_tps)} tokens/s for a user (${number(row.user_tps_min)} to ${number(row.user_tps_max)})\n${number(row.tps_per_device)} tokens/s of ${device}\n${row.n_repeats} repeats${row.on_frontier ? ", on the frontier" : ""}` })),
     ],
     symbol: { type: "identity" }, color: { type: "identity" }, opacity: { type: "identity" },
   });

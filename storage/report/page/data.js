@@ -35,7 +35,7 @@ const isBaseline = (draft) => drafts.some(({ name, method }) => name === draft &
 // ------------------------------------------------------------------------------------------------ the reader's choices
 const AXES = {
   run: "run", model: "model", engine: "engine", dtype: "dtype", tp: "TP", batch: "engine batch", workload: "workload", split: "split",
-  entropy: "entropy", isl: "input tokens", temperature: "temperature", baseline: "deployment",
+  entropy: "entropy", isl: "input tokens", temperature: "temperature", variant: "settings",
 };
 const distinct = (values) => [...new Set(values)];
 const varying = Object.keys(AXES).filter((axis) => distinct(settings.map((setting) => setting[axis])).length > 1);

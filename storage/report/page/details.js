@@ -96,8 +96,9 @@ const GIB = 2 ** 30;
 
 function memoryRows() {
   const chosen = memory.filter((row) => ["run", "model", "engine"].every((axis) => !varying.includes(axis) || row[axis] === choices.setting[axis]));
-  const label = (row) => row.k && !row.draft.includes("k=") ? `${row.draft} k=${row.k}` : row.draft;
-  const place = (row) => drafts.findIndex(({ name }) => name === row.draft || name === label(row));
+  const draft = (row) => row.k && !row.draft.includes("k=") ? `${row.draft} k=${row.k}` : row.draft;
+  const label = (row) => row.variant ? `${draft(row)}, ${row.variant}` : draft(row);
+  const place = (row) => drafts.findIndex(({ name }) => name === row.draft || name === draft(row));
   return [...d3.group(d3.sort(chosen, place), label)].map(([name, same]) => ({ name, ...d3.greatest(same, (row) => row.peak_memory_bytes ?? row.weights_bytes ?? 0) }));
 }
 
