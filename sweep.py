@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-
-from jobs.errors import BadInput, SpecSweepError
-from orchestrator.config import compose
-from orchestrator.interrupts import INTERRUPTED
-from orchestrator.reconcile import reconcile
+from storage.errors import BadInput, SpecSweepError
+from storage.interrupted import INTERRUPTED, end_without_a_word, interruptible_queries
 
 FAILED, BAD_INPUT = 1, 2
 
 
 def main(argv: list[str]) -> int:
     try:
-        sweep = compose(argv)
-        return reconcile(sweep, ["python", "sweep.py", *argv], Console(highlight=False)) if sweep else 0
+        with interruptible_queries():
+            return _run(argv)
     except BadInput as mistake:
         print(f"sweep.py: {mistake}", file=sys.stderr)
         return BAD_INPUT
@@ -32,5 +28,17 @@ def main(argv: list[str]) -> int:
         return INTERRUPTED
 
 
+def _run(argv: list[str]) -> int:
+    """Imports what takes a second here, where an interruption is no traceback."""
+    from rich.console import Console
+
+    from orchestrator.config import compose
+    from orchestrator.reconcile import reconcile
+
+    sweep = compose(argv)
+    return reconcile(sweep, ["python", "sweep.py", *argv], Console(highlight=False)) if sweep else 0
+
+
 if __name__ == "__main__":
+    end_without_a_word()
     sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-INTERRUPTED = 130  # the exit code
 AFTER_CELL, AT_ONCE = 1, 2
 SAID = {
     AFTER_CELL: "Stopping after the running cell. Ctrl-C again stops at once.",

@@ -27,7 +27,7 @@ from orchestrator.describe import counted, describe
 from orchestrator.expected import Expectation, Size, expect
 from orchestrator.grid import expand
 from orchestrator.here import nodes_to_come, refuse_absent_models, refuse_impossible_here, this_machine
-from orchestrator.interrupts import INTERRUPTED, Interrupts
+from orchestrator.interrupts import Interrupts
 from orchestrator.pace import Pace, told_forecast
 from orchestrator.pack import Packed, pack
 from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
@@ -37,6 +37,7 @@ from orchestrator.search import refuse_unsearchable
 from orchestrator.search.record import Searching
 from orchestrator.settings import Cluster, Kind, Mode
 from orchestrator.shortage import Node, mixed_types
+from storage.interrupted import INTERRUPTED
 from storage.places import place_of
 from storage.rows import NOT_MEASURED, CellResult, CellRow, History
 from storage.runs import RunStore, history_of

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from storage.interrupted import end_without_a_word
 
 if TYPE_CHECKING:
     import duckdb
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from storage.places import Place
 
 __all__ = ["open_runs"]
+
+if sys.argv[:1] == ["-m"]:  # one of our commands is being looked up: it has yet to be imported
+    end_without_a_word()
 
 
 def open_runs(patterns: Place | str | Iterable[Place | str]) -> duckdb.DuckDBPyConnection:

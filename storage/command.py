@@ -15,8 +15,7 @@ from typing import NoReturn
 
 from storage.errors import BadInput, SpecSweepError
 from storage.files import write_whole
-
-INTERRUPTED = 130
+from storage.interrupted import INTERRUPTED, interruptible_queries
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -29,7 +28,8 @@ class OneLineParser(argparse.ArgumentParser):
 def run_command(act: Callable[[], int]) -> int:
     """The exit code: what `act` returns; 2 for bad input, 1 for other failures (one line each), 130 when interrupted."""
     try:
-        code = act()
+        with interruptible_queries():
+            code = act()
         sys.stdout.flush()
     except SpecSweepError as error:
         sys.stderr.write(f"{error}\n")

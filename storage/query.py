@@ -16,6 +16,7 @@ import duckdb
 
 from storage.command import OneLineParser, run_command, write_output
 from storage.errors import BadInput
+from storage.interrupted import interruptible_queries
 from storage.views import PUBLIC_VIEWS, one_line, open_runs, quoted, readable_files, settle_for
 
 __all__ = ["main", "open_runs"]
@@ -125,7 +126,7 @@ def _require_harmless(runs: duckdb.DuckDBPyConnection, sql: str) -> None:
 def sql_mistakes() -> Iterator[None]:
     """What DuckDB says about a mistake, as `BadInput` in one line. Some mistakes show only when the answer is fetched."""
     try:
-        with readable_files(only_if_named=True):
+        with readable_files(only_if_named=True), interruptible_queries():
             yield
     except duckdb.Error as error:
         raise BadInput(f"SQL must be valid: {one_line(error)}") from error
