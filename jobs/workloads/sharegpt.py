@@ -71,7 +71,7 @@ def _prompt(row: Row, is_whole: bool) -> Prompt | None:
 
 def _messages(row: Row) -> list[dict[str, Any]]:
     said = row.get("conversations")
-    if not isinstance(said, list) or not all(isinstance(item, dict) and item.get("from") in SPEAKERS for item in said):
+    if not isinstance(said, list) or not all(isinstance(item, dict) and str(item.get("from")) in SPEAKERS for item in said):
         raise row.wrong(f"`conversations` must be a list of turns from {', '.join(SPEAKERS)}", said, "Correct the row.")
     if not all(isinstance(item.get("value"), str) for item in said):
         raise row.wrong("each turn of `conversations` must have its text in `value`", said, "Correct the row.")

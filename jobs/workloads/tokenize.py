@@ -112,7 +112,7 @@ class ChatTokenizer:
                 add_generation_prompt=True,
                 **self.template_args,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # the latter where it adds up what a message lacks
             raise BadInput(
                 f"The chat template must accept turns of user and assistant in turn: the one in {self.model_dir} says "
                 f"{error}. Check the template's arguments, or leave prompts of several turns out."

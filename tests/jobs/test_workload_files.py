@@ -339,6 +339,9 @@ def test_sharegpt_asks_the_first_question_or_all_with_the_recorded_answers(tmp_p
     (whole,) = load_prompts(replace(workload, split="dialogue"))
     assert whole.turns == ("One?", "Two?")
     assert [item["content"] for item in whole.messages(["other"])] == ["One?", "1", "Two?"]
+    (tmp_path / "s.json").write_text(json.dumps([{"id": "c", "conversations": [{"from": ["human"], "value": "One?"}]}]))
+    with pytest.raises(BadInput, match="`conversations` must be a list of turns from human, user"):
+        load_prompts(workload)
     (tmp_path / "s.json").write_text(json.dumps(rows[1:]))
     with pytest.raises(BadInput, match="a dialogue must have a human's turn: none of the 1"):
         load_prompts(workload)
