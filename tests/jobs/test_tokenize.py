@@ -211,7 +211,7 @@ def test_a_template_that_refuses_a_dialogue_is_the_user_s_to_mend(trained: Token
 
 def test_a_template_that_stumbles_over_a_message_is_one_line(trained: Tokenizer, tmp_path: Path) -> None:
     tokenizer = ChatTokenizer(save(trained, tmp_path / "stumbling", "{{ messages[0].content + messages[0].name }}"))
-    with pytest.raises(BadInput, match="The chat template must accept turns of user and assistant .* says") as refusal:
+    with pytest.raises(BadInput, match=r"The chat template must accept turns of user and assistant .* says") as refusal:
         tokenizer.encode([{"role": "user", "content": "One?", "name": None}])
     assert "\n" not in str(refusal.value)
 
