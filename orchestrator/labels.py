@@ -19,12 +19,12 @@ MOST_CHARACTERS = 40  # of a value
 
 def cell_labels(cells: Iterable[Cell]) -> dict[str, str]:
     """Cell id → its label, and what tells it from those with the same one: `… mini c=1 r0 sampling.temperature=0.8`."""
-    return _told_apart({cell.id: cell for cell in cells}, lambda cell: cell.label)
+    return told_apart({cell.id: cell for cell in cells}, lambda cell: cell.label)
 
 
 def deployment_labels(deployments: Iterable[Deployment]) -> dict[str, str]:
     """Deployment id → model, engine and draft, and what tells it from those with the same ones."""
-    return _told_apart({deployment.id: deployment for deployment in deployments}, _told)
+    return told_apart({deployment.id: deployment for deployment in deployments}, _told)
 
 
 def _told(deployment: Deployment) -> str:
@@ -34,7 +34,8 @@ def _told(deployment: Deployment) -> str:
     return f"{deployment.model.name or deployment.model.path} {engine.name}{tp} {draft.name or draft.method}{k}"
 
 
-def _told_apart(known: Mapping[str, T], label: Callable[[T], str]) -> dict[str, str]:
+def told_apart(known: Mapping[str, T], label: Callable[[T], str]) -> dict[str, str]:
+    """Id → its label; where several have the same, with the fields in which those differ."""
     alike: dict[str, list[str]] = defaultdict(list)
     for id_, item in known.items():
         alike[label(item)].append(id_)

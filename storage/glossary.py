@@ -1,4 +1,5 @@
-"""Owns what every view and column means, from `views/glossary.txt` and the comments of `thresholds`: for the shell, the table `glossary` and `docs/sql.md`.
+"""Owns what every view and column means, from `views/glossary.txt` and the comments of `thresholds`: for the shell, the
+table `glossary` and `docs/sql.md`.
 
 Does not own the views. `python -m storage.glossary > docs/sql.md` writes the page anew; a test holds both together.
 """

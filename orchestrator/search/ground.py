@@ -11,7 +11,8 @@ from functools import cached_property
 
 from jobs.errors import BadInput
 from jobs.identity import digest
-from jobs.spec import Cell, Draft
+from jobs.spec import Cell, Deployment, Draft
+from orchestrator.labels import told_apart
 from orchestrator.settings import Goal, Search
 
 
@@ -40,15 +41,11 @@ class Arm:
 
     draft: Draft
     spots: dict[int, Spot]
+    label: str  # its name and length, and what tells it from others of the question with the same ones
 
     @property
     def k(self) -> int:
         return self.draft.k
-
-    @property
-    def label(self) -> str:
-        name = self.draft.name or self.draft.method
-        return f"{name} k={self.k}" if self.k else name
 
 
 @dataclass(frozen=True)
@@ -81,38 +78,39 @@ def questions_of(cells: Sequence[Cell]) -> list[Question]:
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.load.kind == "closed":
-            alone = replace(cell, load=replace(cell.load, concurrency=1), repeat=0)
-            groups.setdefault(alone.pair_id, []).append(cell)
-    labels = _labels([group[0] for group in groups.values()])
-    return [_question(label, group) for label, group in zip(labels, groups.values(), strict=True)]
+            groups.setdefault(_undrafted(cell).id, []).append(cell)
+    labels = told_apart({id_: _undrafted(group[0]) for id_, group in groups.items()}, _asked)
+    return [_question(labels[id_], group) for id_, group in groups.items()]
+
+
+def _undrafted(cell: Cell) -> Cell:
+    """What the cells of a question have in common."""
+    return replace(cell.with_draft(Draft()), load=replace(cell.load, concurrency=1), repeat=0)
+
+
+def _asked(cell: Cell) -> str:
+    model, engine = cell.deployment.model, cell.deployment.engine
+    return f"{model.name or model.path} {engine.name} {cell.workload.name}"
 
 
 def _question(label: str, cells: Sequence[Cell]) -> Question:
     found: dict[str, dict[int, list[Cell]]] = {}
     for cell in cells:
         found.setdefault(cell.deployment.id, {}).setdefault(cell.load.concurrency, []).append(cell)
-    arms = [_arm(by_load) for by_load in found.values()]
+    labels = told_apart({cell.deployment.id: cell.deployment for cell in cells}, _drafted)
+    arms = [_arm(labels[id_], by_load) for id_, by_load in found.items()]
     baseline = next((arm for arm in arms if arm.draft.method == "none"), None)
     return Question(label, baseline, tuple(arm for arm in arms if arm is not baseline))
 
 
-def _arm(by_load: dict[int, list[Cell]]) -> Arm:
+def _arm(label: str, by_load: dict[int, list[Cell]]) -> Arm:
     spots = {load: Spot(tuple(by_load[load])) for load in sorted(by_load)}
-    return Arm(next(iter(spots.values())).first.deployment.draft, spots)
+    return Arm(next(iter(spots.values())).first.deployment.draft, spots, label)
 
 
-def _labels(cells: Sequence[Cell]) -> list[str]:
-    """Model, engine and workload; a number where that is the same for several questions."""
-    names = [
-        f"{c.deployment.model.name or c.deployment.model.path} {c.deployment.engine.name} {c.workload.name}" for c in cells
-    ]
-    return [
-        name
-        if names.count(name) == 1
-        else f"{name} #{names[: at + 1].count(name)} (batch {cell.deployment.engine.batch}"
-        f"{f', {cell.workload.isl} input tokens' if cell.workload.isl else ''}, temperature {cell.sampling.temperature:g})"
-        for at, (name, cell) in enumerate(zip(names, cells, strict=True))
-    ]
+def _drafted(deployment: Deployment) -> str:
+    draft = deployment.draft
+    return f"{draft.name or draft.method}{f' k={draft.k}' if draft.k else ''}"
 
 
 def refuse_unsearchable(cells: Sequence[Cell], search: Search) -> None:

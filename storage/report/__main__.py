@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from storage.command import OneLineParser, run_command, write_output
 from storage.errors import BadInput
-from storage.report import html_of, report_of
+from storage.report import find, html_of, render_summary, report_of
 from storage.report.between import Change, changes_between, changes_page, missing_of
 from storage.report.exports import export_of
 from storage.views import find_runs
@@ -51,7 +53,7 @@ def _parser() -> OneLineParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write there: .html, .md, .csv, .json or .parquet; else Markdown to stdout",
+        help="write there: .html, .md, .csv, .json or .parquet; else the summary on a terminal, Markdown through a pipe",
     )
     parser.add_argument(
         "--fail-on-regression", action="store_true", help="of two runs: exit code 1 where the second is slower"
@@ -82,6 +84,9 @@ def _report(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace, changes: Sequence[Change]) -> None:
     if options.output:
         write_output(options.output, WRITERS[options.output.suffix.lower()](options.runs, changes))
+    elif sys.stdout.isatty():
+        sys.stdout.write(changes_page(changes) if changes else "")
+        Console().print(render_summary(find(options.runs)))
     else:
         sys.stdout.write(_markdown(options.runs, changes))
 

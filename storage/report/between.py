@@ -15,8 +15,8 @@ METRICS = {"user_tps": "user TPS", "output_tps": "output TPS", "ttft": "TTFT", "
 COLUMNS = ("what", "draft", "load", "×", "repeats", "AL", "versions")
 HOW_TO_READ = (
     "× = after / before, more is better, with its 95 % interval over prompts.",
-    "A change counts when its interval excludes 1 even among so many comparisons (false discovery rate 5 %), it is larger than "
-    "thresholds.min_change, all repeats agree and every cell is valid; invalid repeats are left out.",
+    "A change counts when its interval excludes 1 even among so many comparisons (false discovery rate 5 %), it is larger "
+    "than thresholds.min_change, all repeats agree and every cell is valid; invalid repeats are left out.",
 )
 MAX_LISTED = 200
 

@@ -42,5 +42,6 @@ SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, load, con
        count(*) FILTER (valid) AS n, count(*) FILTER (NOT valid) AS n_invalid,
        avg(gpu_s_per_mtok) FILTER (valid) AS gpu_s_per_mtok, avg(cpu_s_per_mtok) FILTER (valid) AS cpu_s_per_mtok,
        avg(money_per_mtok) FILTER (valid) AS money_per_mtok, avg(joules_per_mtok) FILTER (valid) AS joules_per_mtok,
-       stddev_samp(coalesce(gpu_s_per_mtok, cpu_s_per_mtok)) FILTER (valid) AS device_s_per_mtok_sd
+       stddev_samp(coalesce(gpu_s_per_mtok, cpu_s_per_mtok)) FILTER (valid) AS device_s_per_mtok_sd,
+       stddev_samp(money_per_mtok) FILTER (valid) AS money_per_mtok_sd, stddev_samp(joules_per_mtok) FILTER (valid) AS joules_per_mtok_sd
 FROM costs GROUP BY ALL;

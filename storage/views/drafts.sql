@@ -18,7 +18,8 @@ WITH measured AS (
            avg(user_tps_p50) FILTER (speaks) AS user_tps_p50, min(user_tps_p50) FILTER (speaks) AS user_tps_min, max(user_tps_p50) FILTER (speaks) AS user_tps_max,
            avg(output_tps) FILTER (speaks) AS output_tps, min(output_tps) FILTER (speaks) AS output_tps_min, max(output_tps) FILTER (speaks) AS output_tps_max,
            avg(ttft_ms_p50) FILTER (speaks) AS ttft_ms_p50, min(ttft_ms_p50) FILTER (speaks) AS ttft_ms_min, max(ttft_ms_p50) FILTER (speaks) AS ttft_ms_max,
-           avg(tpot_ms_p50) FILTER (speaks) AS tpot_ms_p50, avg(e2e_ms_p50) FILTER (speaks) AS e2e_ms_p50,
+           avg(tpot_ms_p50) FILTER (speaks) AS tpot_ms_p50, min(tpot_ms_p50) FILTER (speaks) AS tpot_ms_min, max(tpot_ms_p50) FILTER (speaks) AS tpot_ms_max,
+           avg(e2e_ms_p50) FILTER (speaks) AS e2e_ms_p50, min(e2e_ms_p50) FILTER (speaks) AS e2e_ms_min, max(e2e_ms_p50) FILTER (speaks) AS e2e_ms_max,
            avg(draft_efficiency) FILTER (speaks) AS draft_efficiency, avg(step_ms) FILTER (speaks) AS step_ms, avg(lossless) FILTER (speaks) AS lossless,
            min(coalesce(identity, distribution)) AS outputs,  -- 'differs' comes first
            bool_or(simulated) AS simulated, bool_or(synthetic) AS synthetic,

@@ -21,8 +21,10 @@ WITH valid_cells AS MATERIALIZED (
     FROM valid_cells JOIN (SELECT run, cell_id, al FROM categories) categories USING (run, cell_id), thresholds
     GROUP BY run, cell_id, valid_cells.subject, repeat, k HAVING count(*) > 1
     UNION ALL
-    SELECT low.run, 2, 'AL is higher for low entropy than for high', low.subject || ', ' || low.isl || ' input tokens', low.al - high.al, '> 0', low.al > high.al
-    FROM valid_cells low JOIN valid_cells high USING (run, any_entropy) WHERE low.entropy = 'low' AND high.entropy = 'high'
+    SELECT low.run, 2, 'AL is higher for lower entropy', format('{}, {} input tokens, {} and {}', low.subject, low.isl, low.entropy, high.entropy),
+           low.al - high.al, '> 0', low.al > high.al
+    FROM valid_cells low JOIN valid_cells high USING (run, any_entropy)
+    WHERE list_position(['low', 'mixed', 'high'], low.entropy) < list_position(['low', 'mixed', 'high'], high.entropy)
     UNION ALL
     SELECT run, 3, '1 <= AL <= k + 1', subject || ', repeat ' || repeat, al, '1 to ' || (k + 1), al BETWEEN 1 AND k + 1 FROM valid_cells WHERE al IS NOT NULL
     UNION ALL

@@ -11,7 +11,7 @@ import pytest
 from grids import cell
 
 from jobs.errors import BadInput
-from jobs.spec import Cell
+from jobs.spec import Cell, Draft
 from orchestrator.search import choose, refuse_unsearchable
 from orchestrator.search.ground import questions_of
 from orchestrator.search.known import Facts, Interval, Seen
@@ -259,3 +259,21 @@ def test_a_line_of_costs_that_falls_below_nothing_projects_nothing(monkeypatch: 
     projector = Projector(question=None, family={}, known=None)
     assert projector.cost(12, 1) == pytest.approx(-0.2)
     assert projector.projected(12, 1) is None
+
+
+def test_drafts_and_questions_of_one_name_are_told_apart() -> None:
+    drafts = [Draft(name="eagle3", method="eagle3", k=3, model=f"org/{name}") for name in ("old", "new")]
+    cells = [
+        replace(one.with_draft(draft), workload=replace(one.workload, output_limit=limit))
+        for limit in (64, 512)
+        for draft in drafts
+        for one in (cell(3, concurrency=load) for load in (1, 8))
+    ]
+
+    questions = questions_of(cells)
+
+    assert [question.label.split(" ")[-1] for question in questions] == [
+        "workload.output_limit=64",
+        "workload.output_limit=512",
+    ]
+    assert {arm.label for arm in questions[0].arms} == {f"eagle3 k=3 draft.model=org/{name}" for name in ("old", "new")}

@@ -148,7 +148,7 @@ def test_chance_in_many_comparisons_of_a_run_with_its_like_is_no_regression(tmp_
     changes = changes_between(noisy(tmp_path / "before", 5), noisy(tmp_path / "after", 6))
 
     alone = [change.row["verdict"] for change in changes]
-    assert "slower" in alone and "faster" in alone  # each by itself beyond its interval
+    assert {"slower", "faster"} <= set(alone)  # each by itself beyond its interval
     assert not any(change.is_regression or change.is_gain for change in changes)
 
 

@@ -14,6 +14,7 @@ from recorded import create_cell, create_request, create_row, create_session, re
 from rich.console import Console
 
 from storage.report import find, render_summary, report_of, write_report
+from storage.report.__main__ import main
 from storage.report.markdown import table
 from storage.rows import CellResult, SessionRow
 
@@ -299,3 +300,17 @@ def test_domains_that_differ_by_chance_are_not_said_to_matter(tmp_path: Path) ->
     verdict = report_of([record(tmp_path / "run", *few)]).splitlines()[2]
 
     assert "Domains differ, none significantly: from" in verdict
+
+
+@pytest.mark.parametrize("is_terminal", [pytest.param(True, id="terminal"), pytest.param(False, id="pipe")])
+def test_a_terminal_gets_the_table_and_the_worst_problems_and_a_pipe_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_terminal: bool
+) -> None:
+    folder = record(tmp_path, *results("none", 0, 20.0), *results("ngram", 3, 10.0, caches_reset=False))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+
+    assert main([str(folder)]) == 0
+
+    told = capsys.readouterr().out
+    assert told.startswith("# Is speculative decoding worth it?") is not is_terminal
+    assert ("1 caches not reset: leave engine.prefix_cache off" in told) is is_terminal

@@ -322,13 +322,18 @@ def stepping(cell: Any, *accepted: int) -> CellResult:
             id="3: AL grows by 0.5, then by 2",
         ),
         pytest.param(
-            "AL is higher for low entropy than for high",
+            "AL is higher for lower entropy",
             [
                 stepping(point("ngram", 3, isl=50, entropy="low"), 3, 2),
+                stepping(point("ngram", 3, isl=50, entropy="mixed"), 0, 0),
                 stepping(point("ngram", 3, isl=50, entropy="high"), 1, 0),
             ],
-            [("ngram k=3, concurrency 1, 50 input tokens", 2.0, True)],
-            id="2: copying is easier to foresee",
+            [
+                ("ngram k=3, concurrency 1, 50 input tokens, low and high", 2.0, True),
+                ("ngram k=3, concurrency 1, 50 input tokens, low and mixed", 2.5, True),
+                ("ngram k=3, concurrency 1, 50 input tokens, mixed and high", -0.5, False),
+            ],
+            id="2: copying is easier to foresee, and a mixture is not",
         ),
         pytest.param(
             "at equal AL, speed-ups differ as step times do",
