@@ -208,8 +208,4 @@ def _print(text: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # of --follow: the job goes on
-        sys.stderr.write("\nNo longer following; the job goes on. `list`, `logs` and `stop` reach it.\n")
-        sys.exit(130)
+    sys.exit(main(sys.argv[1:]))

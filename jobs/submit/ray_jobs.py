@@ -51,9 +51,13 @@ def submit_job(
 
 
 def follow_job(address: str, job_id: str) -> int:
-    """Print the job's log until it ends; the exit code of its command."""
+    """Print the job's log until it ends; the exit code of its command. After Ctrl-C the job goes on."""
     with _client(address) as client:
-        asyncio.run(_print_log(client, job_id))
+        try:
+            asyncio.run(_print_log(client, job_id))
+        except KeyboardInterrupt:
+            _say("\nNo longer following; the job goes on. `list`, `logs` and `stop` reach it.")
+            raise
         return exit_code(client.get_job_info(job_id))
 
 

@@ -7,6 +7,7 @@ import shlex
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -178,3 +179,15 @@ def test_a_refusal_of_the_cluster_is_its_first_line(
     submit = slurm.submit_script if program == "sbatch" else kuberay.apply_manifest
     with pytest.raises(BadInput, match=f"^{program} refused: {expected}$"):
         submit("text")
+
+
+def test_ctrl_c_ends_following_and_says_that_the_job_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(job: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    client = SimpleNamespace(tail_job_logs=press)
+    monkeypatch.setattr(ray_jobs, "_client", lambda address: nullcontext(client))
+    assert main(["logs", "a-job", "--follow", "--address", "http://h:1"]) == 130
+    assert "No longer following; the job goes on." in capsys.readouterr().err
