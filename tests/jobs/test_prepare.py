@@ -301,6 +301,11 @@ def test_a_column_of_several_types_is_one_line(tmp_path: Path, run: Run, capsys:
     assert re.fullmatch(r"each column of a data set must be of one type: .*\. Mend it\.\n", capsys.readouterr().err)
 
 
+def test_of_the_turns_after_a_mask_only_their_number_counts(tmp_path: Path, run: Run) -> None:
+    assert run("qualitative", [{**ROWS[7], "turns": [MASK, ""]}]) == 0
+    assert len(turns(tmp_path)[8]) == 2
+
+
 def test_masked_messages_are_made_whole_like_turns(tmp_path: Path, run: Run) -> None:
     rest = {name: value for name, value in ROWS[3].items() if name != "turns"}
     said = [{"role": "user", "content": turn} for turn in ROWS[3]["turns"]]

@@ -116,6 +116,9 @@ def test_a_file_whose_conversations_are_masked_down_to_a_turn_is_masked_not_brok
     with pytest.raises(BadInput, match=r"80 of 880 rows of qualitative are masked .coding 80.,.*--config qualitative"):
         load_prompts(replace(WHOLE, path=str(path)))
     assert len(load_prompts(replace(WHOLE, path=str(path), categories=["humanities", "math"]))) == 160
+    blank = [{**row, "turns": [MASK, ""]} if row["category"] == "stem" else row for row in ROWS]
+    with pytest.raises(BadInput, match=r"80 of 880 rows of qualitative are masked .stem 80."):
+        load_prompts(replace(WHOLE, path=str(written(tmp_path / "blank.parquet", blank))))
     whole = written(tmp_path / "whole.parquet", rows_of(QUALITATIVE, 185))
     assert sum(prompt.multiturn for prompt in load_prompts(replace(WHOLE, path=str(whole)))) == 185
 
