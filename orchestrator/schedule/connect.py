@@ -12,9 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray._private import ray_constants
+from ray._private.node import Node
 from ray._private.services import get_ray_address_from_environment
 from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython
 
@@ -52,6 +55,10 @@ PRIVATE = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # a signal to the process group may end its server before us
 }
+ONLOOKERS: dict[str, Any] = {
+    name: lambda node, **_: None for name in ("start_api_server", "start_monitor", "start_log_monitor")
+}
+"""Processes for who looks on or adds machines, and their part in `ray.init`: half of what a start of Ray takes."""
 
 
 def connected(cluster: Cluster) -> AbstractContextManager[Path | None]:
@@ -95,18 +102,19 @@ def _start(cluster: Cluster, folder: Path, marker: tuple[str, str]) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     for left in reversed(range(TRIES)):
         try:
-            ray.init(
-                "local",  # never joins a stray cluster
-                num_cpus=cluster.num_cpus,
-                num_gpus=cluster.num_gpus,
-                namespace=cluster.namespace,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                object_store_memory=OBJECT_STORE_BYTES,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(folder),
-            )
+            with patch.multiple(Node, create=True, **ONLOOKERS):
+                ray.init(
+                    "local",  # never joins a stray cluster
+                    num_cpus=cluster.num_cpus,
+                    num_gpus=cluster.num_gpus,
+                    namespace=cluster.namespace,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=str(folder),
+                )
             return
         except Exception as failure:  # Ray's start-up raises bare ones
             ray.shutdown()

@@ -113,6 +113,12 @@ def test_our_own_ray_listens_on_loopback_only(scratch: Path) -> None:
     assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
 
 
+def test_our_own_ray_starts_no_process_for_onlookers(scratch: Path) -> None:
+    commands = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    assert any("raylet/raylet " in command for command in commands)
+    assert [command for command in commands if "dashboard.py" in command or "monitor.py" in command] == []
+
+
 def test_a_sessions_rows_come_in_order_and_its_log_last(scratch: Path) -> None:
     sweep = Sweep()
     sweep.run(scratch)
