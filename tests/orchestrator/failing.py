@@ -38,6 +38,7 @@ class Run:
     overrides: Sequence[str]
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     invocations: set[str] = field(default_factory=set)
+    _seen: tuple[list[Path], list[tuple[str, str, str]]] = field(default=([], []))
 
     @property
     def argv(self) -> list[str]:
@@ -78,13 +79,13 @@ class Run:
         return roots(engines_of(self.invocations))
 
     def tries(self) -> list[tuple[str, str, str]]:
-        """Of each recorded try: the cell, how it ended, why."""
-        if not (self.folder / "run" / "cells").is_dir():
-            return []
-        with open_records([self.folder / "run"]) as runs:
-            return runs.execute(
-                "SELECT cell_id, status, error_kind FROM recorded_cells ORDER BY started_at, attempt"
-            ).fetchall()
+        """Of each recorded try: the cell, how it ended, why. Read again when there are others: `wait` asks all the time."""
+        files = sorted((self.folder / "run" / "cells").glob("*.parquet"))
+        if files != self._seen[0]:
+            with open_records([self.folder / "run"]) as runs:
+                asked = "SELECT cell_id, status, error_kind FROM recorded_cells ORDER BY started_at, attempt"
+                self._seen = files, runs.execute(asked).fetchall()
+        return self._seen[1]
 
     def measured(self) -> Counter[str]:
         return Counter(cell for cell, status, _ in self.tries() if status == OK)
