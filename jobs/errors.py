@@ -86,7 +86,7 @@ class CellFailed(SpecSweepError):
 
 
 class CellTimedOut(CellFailed):
-    """The cell ran longer than `load.cell_timeout_s`."""
+    """The cell ran longer than `load.cell_timeout_s`, or no request was answered within `load.request_timeout_s`."""
 
 
 def _rebuild(kind: type[EngineFailed], message: str, log_tail: str) -> EngineFailed:

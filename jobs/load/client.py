@@ -25,7 +25,7 @@ from jobs.load.lines import READ_BYTES, READABLE, WRITABLE, Line, Lines, poll_of
 from jobs.load.outbox import SAMPLES, Outbox, reply_of
 from jobs.load.punctual import be_punctual
 from jobs.load.tunnel import Tunnels
-from jobs.load.wire import Confession, Message, Plan, Unpacker
+from jobs.load.wire import TIMED_OUT, Confession, Message, Plan, Unpacker
 
 MOST_ANSWER_BYTES = 64 << 20  # a longer answer is cut off: what comes is no stream of tokens
 MOST_OPENED_AHEAD = 4_096
@@ -192,7 +192,7 @@ class Client:
             _, turn, line = self.deadlines.popleft()
             if line.turn is turn:
                 got = sum(len(data) for _, _, data in turn.reads)
-                self.part(line, f"timed out after {self.plan.request_timeout_ns / 1e9:g} s with {got} bytes received")
+                self.part(line, f"{TIMED_OUT} {self.plan.request_timeout_ns / 1e9:g} s with {got} bytes received")
         if self.t_zero and now >= self.tick_at:
             self.tick_at = now + TICK_NS
             for line in list(self.lines.listening.values()):

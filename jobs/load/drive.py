@@ -6,9 +6,10 @@ turns are made from the answers that they need, and what the client kept is pars
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from jobs.engines.base import Ask
 from jobs.errors import CellFailed, CellTimedOut
@@ -18,7 +19,7 @@ from jobs.load.base import Measured, Progress, Traffic
 from jobs.load.lateness import LateSends
 from jobs.load.process import ClientProcess, cpus_of_clients
 from jobs.load.turns import Answered, Asked, answered, hash_of
-from jobs.load.wire import Confession, Message, Plan, Reply
+from jobs.load.wire import TIMED_OUT, Confession, Message, Plan, Reply
 from jobs.workloads.schema import schema_text
 from storage.rows import RequestRow
 
@@ -78,7 +79,10 @@ class CellDrive:
         self.ready = 0
         self.t_zero = 0
         self.confessions: list[Confession] = []
-        self.timed_out = ""  # the reason, once the cell's time is up
+        self.timed_out = ""  # the reason, once the cell is given up
+        self.unanswered = 0  # requests in a row that timed out
+        load = traffic.cell.load  # an open loop sends whatever comes back: its end is near anyway
+        self.patience = max(2, min(load.concurrency, len(traffic.conversations))) if load.kind == "closed" else math.inf
 
     def run(self) -> Measured:
         """Send, wait, and gather."""
@@ -93,16 +97,19 @@ class CellDrive:
                 if self.traffic.is_abandoned():
                     raise CellFailed("the cell was abandoned before its end")
                 if time.monotonic() > deadline:
-                    deadline = self.give_up()
+                    deadline = self.give_up(self.why_out_of_time())
+                elif self.unanswered >= self.patience and self.asked and not self.timed_out:
+                    deadline = self.give_up(self.why_unanswered())
         return self.measured()
 
-    def give_up(self) -> float:
-        """The cell's time is up: have the clients tell what they have; until when to wait for that."""
+    def give_up(self, why: str) -> float:
+        """Have the clients tell what they have; until when to wait for that."""
         if self.timed_out:
             raise CellTimedOut(f"{self.timed_out} The load client did not tell what it had.")
-        self.timed_out = self.why_timed_out()
+        self.timed_out = why
         for client in self.clients:
-            client.say(("stop",))
+            with suppress(CellFailed):  # it may have ended by itself; of one that died, the next hearing tells
+                client.say(("stop",))
         return time.monotonic() + STOP_S
 
     def hand_out_first_turns(self) -> None:
@@ -163,6 +170,7 @@ class CellDrive:
 
     def take_reply(self, reply: Reply) -> None:
         """A turn ended: its row, and what its conversation does next."""
+        self.unanswered = self.unanswered + 1 if reply.error.startswith(TIMED_OUT) else 0
         turn = answered(self.traffic, reply, self.asked.pop((reply.conversation, reply.turn)), self.t_zero)
         if reply.error:
             self.answers.pop(reply.conversation)  # the client has closed this conversation by itself
@@ -216,7 +224,14 @@ class CellDrive:
         done = sum(done for done, _ in self.ticks.values())
         self.traffic.on_progress(Progress(done, len(self.traffic.conversations), rate))
 
-    def why_timed_out(self) -> str:
+    def why_unanswered(self) -> str:
+        load = self.traffic.cell.load
+        return (
+            f"a request must be answered within `load.request_timeout_s`: got {self.unanswered} in a row that were not "
+            f"after {load.request_timeout_s:g} s. Raise it, or lower `workload.output_limit` or `load.concurrency`."
+        )
+
+    def why_out_of_time(self) -> str:
         done, total = sum(done for done, _ in self.ticks.values()), len(self.traffic.conversations)
         return (
             f"a cell must end within `load.cell_timeout_s`: got {done} of {total} conversations after "

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 LENGTH = struct.Struct("<I")
 Message = tuple[Any, ...]
+TIMED_OUT = "timed out after"
+"""How the error of a turn begins that was not answered within `load.request_timeout_s`."""
 
 
 class Plan(NamedTuple):

@@ -323,6 +323,40 @@ def test_a_cell_that_takes_too_long_is_given_up() -> None:
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        pytest.param({"concurrency": 1}, "in a row that were not after 0.4 s", id="one request at a time"),
+        pytest.param({"concurrency": 3}, "in a row that were not after 0.4 s", id="several at once"),
+        pytest.param({"kind": "constant", "rate": 50.0}, "", id="an open loop sends all: its end is near"),
+    ],
+)
+def test_an_engine_that_no_longer_answers_is_not_asked_for_everything_else(load: dict[str, object], told: str) -> None:
+    measured = run(say_nothing, talks(40), request_timeout_s=0.4, **load)
+    assert told in measured.timed_out
+    assert (len(measured.requests) < 40) == bool(told) == bool(measured.timed_out)
+
+
+def test_who_answers_in_between_is_asked_to_the_end() -> None:
+    async def script(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_faulty = json.loads(request.body)["prompt_ids"][0] % 2
+        await (say_nothing if is_faulty else answer_well)(request, reader, writer)
+
+    measured = run(script, talks(8), concurrency=1, request_timeout_s=0.2)
+    assert measured.timed_out == ""
+    assert [bool(row.error) for row in measured.requests] == [False, True] * 4
+
+
+def test_who_stops_to_answer_at_the_very_end_has_answered_the_others() -> None:
+    async def script(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_last = json.loads(request.body)["prompt_ids"][0] > 3
+        await (say_nothing if is_last else answer_well)(request, reader, writer)
+
+    measured = run(script, talks(6), concurrency=2, request_timeout_s=0.4)
+    assert measured.timed_out == ""
+    assert [bool(row.error) for row in measured.requests] == [False] * 4 + [True] * 2
+
+
 def test_a_client_that_dies_fails_the_cell_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     children: list[ClientProcess] = []
     real = ClientProcess.__init__

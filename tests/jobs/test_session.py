@@ -215,7 +215,8 @@ def test_telemetry_that_piles_up_comes_without_waiting_for_requests(monkeypatch:
     events = run(session_of(Load(warmup=0), step_ms=60.0))
 
     assert batches_of(events) != []
-    assert all(len(item.telemetry) >= 5 and not item.requests for item in batches_of(events))
+    assert any(len(item.telemetry) >= 5 for item in batches_of(events))  # what came before the start counts, and is no row
+    assert all(not item.requests for item in batches_of(events))
     assert cells_of(events)[0].n_batches == len(batches_of(events))
     assert len(cells_of(events)[0].requests) >= 4
 
@@ -241,11 +242,14 @@ def test_a_cell_whose_time_is_up_after_some_batches_keeps_them() -> None:
 
 
 def test_a_cell_of_which_every_batch_failed_has_failed_for_the_commonest_reason() -> None:
-    events = run(session_of(Load(warmup=0, request_timeout_s=0.05), step_ms=500.0), site=IN_BATCHES)
+    events = run(session_of(Load(warmup=0), error_every=1), site=IN_BATCHES)
 
     (result,) = cells_of(events)
     assert (result.cell.status, result.cell.error_kind, result.n_batches) == ("failed", "cell_failed", 2)
-    assert "No request of the cell was answered: timed out after 0.05 s" in result.cell.error
+    assert (
+        "No request of the cell was answered: the engine gave up: RuntimeError: simulated error in request"
+        in result.cell.error
+    )
 
 
 def test_leaving_a_session_in_the_middle_of_a_cell_leaves_no_engine() -> None:
