@@ -28,17 +28,20 @@ PARTS: dict[str, type] = {
 """What a cell is made of: folder of conf/ (and section of the configuration) → its schema."""
 
 AUTO = "auto"
-CLIENT = "ray://"
-ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 MOST_NODES = 10_000  # of a pool: they are laid out one by one
 
 
 def check_address(address: str, name: str = "`cluster.address`") -> None:
-    """`BadInput` for what is no address of a Ray: it would import another scheme as a module. Asks nobody."""
+    """`BadInput` for what is no address of a Ray: it would import a scheme as a module. Asks nobody.
+
+    `ray://` is refused: Ray's client carries no streams, and those are how results come.
+    """
     found = ADDRESS.fullmatch(address)
     if not found or not 1 <= int(found[1]) <= 65535:
         raise BadInput(
-            f"{name} must be auto, HOST:PORT or ray://HOST:PORT: got {address!r}. An IPv6 address stands in brackets."
+            f"{name} must be auto or HOST:PORT, as a node of the cluster has it: got {address!r}. An IPv6 address stands in "
+            "brackets. From outside of the cluster, send the sweep there: python -m jobs.submit ray."
         )
 
 
@@ -75,9 +78,7 @@ class Cluster:
     """Where sessions run."""
 
     kind: Kind = Kind.local
-    address: str = (
-        "auto"  # of an existing cluster: "auto" (as RAY_ADDRESS or this node says), "host:port", "ray://host:port"
-    )
+    address: str = "auto"  # of an existing cluster: "auto" (as RAY_ADDRESS or this node says), "host:port"
     namespace: str = "specsweep"
     marks: dict[str, str] = field(default_factory=dict)
     """engine → what a node of its pool carries: a Ray resource, or a label as key=value. Those not named: engine_NAME."""

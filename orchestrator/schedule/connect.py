@@ -24,7 +24,7 @@ from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython
 from jobs.engines.lifeline import GRACE_S, Lifeline, end_tree
 from jobs.errors import BadInput, RayDidNotStart
 from jobs.submit.ray_address import TOKEN_PLACES, check_token, has_token
-from orchestrator.settings import AUTO, CLIENT, Cluster, Kind, check_address
+from orchestrator.settings import AUTO, Cluster, Kind, check_address
 
 MARKER = "SPECSWEEP_DRIVER"
 OBJECT_STORE_BYTES = 100 * 2**20  # results of cells pass through and go
@@ -35,17 +35,6 @@ import sys
 from ray._private.services import canonicalize_bootstrap_address
 from ray._raylet import GcsClient
 GcsClient(address=canonicalize_bootstrap_address(sys.argv[1]))
-"""
-ASK_CLIENT_SERVER = """
-import sys
-import ray
-from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
-ping = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
-try:
-    ray_client_pb2_grpc.RayletDriverStub(init_grpc_channel(sys.argv[1])).ClusterInfo(ping)
-except Exception as failure:
-    sys.exit(f"{failure.code()}: {failure.details()}")
 """
 TRIES = 3  # on a loaded machine Ray's own limit for its start, 30 s, is sometimes too short
 PRIVATE = {
@@ -170,14 +159,13 @@ def _address_of(cluster: Cluster) -> str:
 
 def _knock(address: str) -> None:
     """Raise `OSError` where nobody listens: Ray itself would try for minutes."""
-    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
 def _ask(address: str) -> None:
     """Raise where no Ray answers in time, or not to our token. In a process of its own: Ray waits for minutes, or aborts."""
-    question = ASK_CLIENT_SERVER if address.startswith(CLIENT) else ASK_CLUSTER
-    command = [sys.executable, "-c", question, address.removeprefix(CLIENT)]
+    command = [sys.executable, "-c", ASK_CLUSTER, address]
     try:
         asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
