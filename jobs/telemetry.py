@@ -60,16 +60,15 @@ class Telemetry:
     def _run(self) -> None:
         psutil.cpu_percent()  # the first call of a thread only begins to count
         period_s = GPU_PERIOD_S if self._gpus else SLOW_PERIOD_S
-        next_slow_s, is_last = 0.0, False
-        while not is_last:
-            is_last = self._stop.wait(
-                period_s
-            )  # what ends an engine, an Xid or a memory error, ends its cell: look once more
+        due_s, next_slow_s, is_last = time.monotonic(), 0.0, False
+        while not is_last:  # the last look is at the end: what kills an engine, an Xid or a memory error, ends its cell
+            due_s = next_look_s(due_s, time.monotonic(), period_s)
+            is_last = self._stop.wait(due_s - time.monotonic())
             t_ns = time.monotonic_ns()
-            is_slow = t_ns / 1e9 >= next_slow_s
+            is_slow = due_s >= next_slow_s
             self._samples.extend(self._sample_gpus(t_ns, is_slow or is_last))
             if is_slow and not is_last:
-                next_slow_s = t_ns / 1e9 + SLOW_PERIOD_S
+                next_slow_s = due_s + SLOW_PERIOD_S
                 self._samples.append(self._sample_cpu(t_ns))
 
     def _sample_gpus(self, t_ns: int, is_slow: bool) -> list[TelemetryRow]:
@@ -86,6 +85,11 @@ class Telemetry:
             utilisation=psutil.cpu_percent() / 100,
             memory_bytes=tree_memory_bytes(self._engine) if self._engine else None,
         )
+
+
+def next_look_s(due_s: float, now_s: float, period_s: float) -> float:
+    """A period after the last one was due, however long that took; what was missed is not made up for."""
+    return max(due_s + period_s, now_s)
 
 
 def running_process(pid: int) -> psutil.Process | None:

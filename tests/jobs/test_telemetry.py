@@ -11,7 +11,7 @@ import pytest
 from fake_nvml import Device, FakeNvml
 
 from jobs.gpus import health_of, open_gpus, sample_gpu
-from jobs.telemetry import Telemetry, tree_memory_bytes
+from jobs.telemetry import Telemetry, next_look_s, tree_memory_bytes
 
 
 def test_the_engines_memory_counts_its_children_too() -> None:
@@ -106,6 +106,18 @@ def test_a_gpu_is_sampled_ten_times_a_second_and_its_health_once(nvml: FakeNvml,
         (61, 2, 1, 1)
     }
     assert [row.xid for row in slow if row.xid] == [79]
+
+
+@pytest.mark.parametrize(
+    ("now_s", "next_s"),
+    [
+        pytest.param(10.0, 10.125, id="it took no time"),
+        pytest.param(10.0625, 10.125, id="it took half a period: the rate is kept"),
+        pytest.param(11.0, 11.0, id="it took long: at once, and once"),
+    ],
+)
+def test_looks_keep_their_rate_though_they_take_time(now_s: float, next_s: float) -> None:
+    assert next_look_s(10.0, now_s, 0.125) == next_s
 
 
 def test_what_ends_an_engine_at_once_is_still_told_with_its_cell(nvml: FakeNvml) -> None:
