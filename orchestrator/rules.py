@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jobs.engines import engine_named
@@ -41,12 +42,14 @@ DEVICE_FIELDS = ("tp", "pp", "dp", "ep", "nodes")
 MOST_DEVICES = 10_000
 
 RUNTIME_ENVS = {
-    "uv": "uv: a list of requirements, or a mapping of packages (such a list), uv_check, uv_version, uv_pip_install_options",
-    "pip": "pip: such a list, or a mapping of packages, pip_check, pip_version, pip_install_options",
+    "uv": "uv: a list of requirements, a file of them, or a mapping of packages (such a list), "
+    "uv_check, uv_version, uv_pip_install_options",
+    "pip": "pip: such a list, such a file, or a mapping of packages, pip_check, pip_version, pip_install_options",
     "conda": "conda: a name, or a mapping",
     "image_uri": "image_uri: a name",
 }
 """Those of Ray that make an environment. Its `py_executable` must have Ray: an engine's interpreter is `engine.python`."""
+YAML = (".yml", ".yaml")
 
 
 def _is_of_rays_types(given: Mapping[str, Any]) -> bool:
@@ -54,13 +57,20 @@ def _is_of_rays_types(given: Mapping[str, Any]) -> bool:
 
 
 def _is_of_rays_type(name: str, value: Any) -> bool:
-    if name in ("uv", "pip"):
+    if name in ("uv", "pip") and not isinstance(value, str):
         known = {"packages", f"{name}_check", f"{name}_version", f"{name.replace('uv', 'uv_pip')}_install_options"}
         if isinstance(value, Mapping) and not set(value) <= known:
             return False
         packages = value.get("packages") if isinstance(value, Mapping) else value
         return isinstance(packages, Sequence) and not isinstance(packages, str) and all(isinstance(p, str) for p in packages)
     return (isinstance(value, str) and bool(value)) or (name == "conda" and isinstance(value, Mapping))
+
+
+def _has_its_file(given: Mapping[str, Any]) -> bool:
+    """Ray reads it here, and takes its content along."""
+    named = ((name, value) for name, value in given.items() if isinstance(value, str))
+    files = [value for name, value in named if name in ("uv", "pip") or (name == "conda" and value.endswith(YAML))]
+    return all(Path(file).is_file() for file in files)
 
 
 def _is_share_of_ray(cpus: float) -> bool:
@@ -75,6 +85,7 @@ RULES = (
     Rule("engine.runtime_env", f"Ray's {', '.join(RUNTIME_ENVS)}", lambda v: set(v) <= set(RUNTIME_ENVS)),
     Rule("engine.runtime_env", "one environment, as Ray combines none", lambda v: len(v) <= 1),
     Rule("engine.runtime_env", "of " + "; ".join(RUNTIME_ENVS.values()), _is_of_rays_types),
+    Rule("engine.runtime_env", "of a file that is there, where it names one", _has_its_file),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
     Rule("engine.cpus", "0 or from 0.0001 to a million, with 4 decimals at most", lambda v: v == 0 or _is_share_of_ray(v)),

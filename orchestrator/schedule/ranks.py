@@ -7,11 +7,13 @@ two jobs of one cluster never each hold what the other waits for, and one call e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.runtime_env import RuntimeEnv
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -26,6 +28,8 @@ from orchestrator.ledger import Seats
 NODE_LABEL = "ray.io/node-id"  # Ray gives it to each node
 FACTS_LIMIT_S = 30.0
 POLL_S = 0.5
+MOST_CHARACTERS = 500  # of why an environment was not made
+FRAMES = re.compile(r"\A.*\n  File [^\n]*\n(?: [^\n]*\n)*", re.DOTALL)  # all up to the end of the last traceback's
 
 
 # Three at a time: prepare or run, stop, gpus; an attempt is ours, never Ray's.
@@ -130,14 +134,14 @@ def group_on(seats: Seats) -> PlacementGroup:
     )
 
 
-def ranks_in(group: PlacementGroup, seats: Seats, environment: Mapping[str, Any]) -> list[Any]:
+def ranks_in(group: PlacementGroup, seats: Seats, environment: RuntimeEnv | None) -> list[Any]:
     """The actors of the ranks above 0."""
     return [
         RankActor.options(  # type: ignore[attr-defined]
             num_cpus=seat.cpus,
             num_gpus=seat.gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank),
-            runtime_env=dict(environment) or None,
+            runtime_env=environment,
         ).remote()
         for rank, seat in enumerate(seats)
         if rank
@@ -151,4 +155,13 @@ def assigned_gpus() -> tuple[str, ...]:
 
 def first_line(error: BaseException) -> str:
     cause = getattr(error, "cause", None) or error
+    if isinstance(cause, ray.exceptions.RuntimeEnvSetupError):
+        return line_of_environment(str(cause))
     return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else 'no more is known'}"
+
+
+def line_of_environment(told: str) -> str:
+    """Why Ray could not make one, without its tracebacks; of a command that failed, the end of what that printed."""
+    cause = FRAMES.sub("", told).rpartition("lines of stdout:")[2]
+    line = " ".join(cause.split())
+    return line if len(line) <= MOST_CHARACTERS else f"…{line[1 - MOST_CHARACTERS :]}"

@@ -27,7 +27,7 @@ from orchestrator.ledger import Demand, Ledger, Node, Seats, Waiting
 from orchestrator.schedule.nodes import Fleet
 from orchestrator.schedule.ranks import first_line
 from orchestrator.schedule.running import Running
-from orchestrator.schedule.workers import Workers
+from orchestrator.schedule.workers import Workers, refuse_environments
 from orchestrator.settings import Cluster
 from orchestrator.shortage import shortage
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
@@ -76,7 +76,8 @@ class Scheduler:
         return self._ledger.nodes
 
     def refuse_impossible(self, plan: Sequence[SessionSpec]) -> None:
-        """`BadInput` for the first session that no node could ever hold, be it there or one of `cluster.pools`."""
+        """`BadInput` for an environment that Ray refuses, or a session that no node could hold, be it of `cluster.pools`."""
+        refuse_environments(plan)
         self._ledger.refuse_impossible((spec.deployment for spec in plan), nodes_to_come(self._cluster))
 
     def run(self, plan: Sequence[SessionSpec]) -> Iterator[Event]:

@@ -9,16 +9,18 @@ session.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.runtime_env import RuntimeEnv
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from jobs.control import SessionControl, SessionProgress
+from jobs.errors import BadInput
 from jobs.session import Event, SessionSite, run_session
 from jobs.spec import SessionSpec
 from orchestrator.ledger import Seat, Seats
@@ -101,7 +103,7 @@ class Workers:
         """The session on one that was kept, else on a new one; with one for each further rank."""
         if len(seats) > 1:
             group = group_on(seats)
-            ranks = ranks_in(group, seats, spec.deployment.engine.runtime_env)
+            ranks = ranks_in(group, seats, environment_of(spec.deployment.engine.runtime_env))
             return Worker(_new_actor(spec, seats[0], PlacementGroupSchedulingStrategy(group, 0)), spec, site, ranks, group)
         (seat,) = seats
         if kept := self._kept.get(shape_of(spec, seat)):
@@ -122,10 +124,25 @@ class Workers:
 
 
 def _new_actor(spec: SessionSpec, seat: Seat, place: Any) -> Any:
-    environment = spec.deployment.engine.runtime_env
+    environment = environment_of(spec.deployment.engine.runtime_env)
     return SessionActor.options(  # type: ignore[attr-defined]
-        num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment or None
+        num_cpus=seat.cpus, num_gpus=seat.gpus, scheduling_strategy=place, runtime_env=environment
     ).remote()
+
+
+def refuse_environments(plan: Sequence[SessionSpec]) -> None:
+    """`BadInput` for the first that Ray would not take."""
+    for spec in plan:
+        environment_of(spec.deployment.engine.runtime_env)
+
+
+def environment_of(given: Mapping[str, Any]) -> RuntimeEnv | None:
+    """In Ray's type, with the content of files that it names; None for none. `BadInput` for what Ray would not take."""
+    try:
+        return RuntimeEnv(**given) if given else None
+    except (TypeError, ValueError, OSError) as refusal:
+        why = " ".join(str(refusal).split())
+        raise BadInput(f"`engine.runtime_env` must be what Ray takes: got {dict(given)!r}. Ray says: {why}") from refusal
 
 
 def shape_of(spec: SessionSpec, seat: Seat) -> Shape:

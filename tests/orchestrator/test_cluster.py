@@ -227,6 +227,8 @@ def test_an_environment_that_cannot_be_made_fails_its_session(fleet: Fleet) -> N
     seen = Seen().run(planned("engine.runtime_env={conda: no_such_environment_anywhere}"))
     assert seen.failed == ["environment_failed"]
     assert seen.measured == set()
+    (row,) = (event for event in seen.events if isinstance(event, SessionRow))
+    assert row.error.startswith("`engine.runtime_env` must give an environment: ValueError: Could not find Conda executable")
 
 
 def test_the_last_node_of_a_type_is_lost_and_comes_back(fleet: Fleet) -> None:

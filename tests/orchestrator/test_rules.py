@@ -10,6 +10,7 @@ from grids import cell
 from orchestrator.rules import problem_of
 
 ONE = "`engine.runtime_env` must be one environment, as Ray combines none: got"
+FILE = "`engine.runtime_env` must be of a file that is there, where it names one: got"
 TYPES = "`engine.runtime_env` must be of uv: a list of requirements"
 
 
@@ -31,6 +32,8 @@ def test_other_shares_are_refused(cpus: float) -> None:
         {"uv": ["vllm==0.33.0"]},
         {"uv": {"packages": ["vllm"], "uv_check": False, "uv_version": "==0.8", "uv_pip_install_options": ["--no-cache"]}},
         {"pip": {"packages": ["vllm"], "pip_check": False, "pip_version": "==24", "pip_install_options": ["-v"]}},
+        {"pip": "docker/transformers/requirements.in"},
+        {"uv": "docker/transformers/requirements.in"},
         {"conda": "vllm"},
         {"conda": {"dependencies": ["pip"]}},
         {"image_uri": "vllm:1"},
@@ -53,6 +56,10 @@ def test_environments_of_ray_are_taken(given: dict[str, Any]) -> None:
         ({"conda": ["a"]}, TYPES),
         ({"image_uri": {"a": 1}}, TYPES),
         ({"image_uri": ""}, TYPES),
+        ({"uv": ""}, TYPES),
+        ({"pip": "no/requirements.txt"}, FILE),
+        ({"uv": "no/requirements.txt"}, FILE),
+        ({"conda": "no/environment.yml"}, FILE),
     ],
 )
 def test_what_ray_would_not_make_is_refused(given: dict[str, Any], message: str) -> None:
