@@ -162,10 +162,12 @@ def settle_for(runs: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
 
 @cache
 def _uses() -> dict[str, list[str]]:
-    """View or macro → those that it names, as often as it does; each after those that it builds on."""
-    statements = re.split(r"^(?=CREATE )", re.sub(r"--.*", "", views_sql()), flags=re.MULTILINE)
-    made = {found[1]: re.findall(r"\w+", text[found.end() :]) for text in statements if (found := _NAMED.search(text))}
-    return {name: [word for word in words if word in made and word != name] for name, words in made.items()}
+    """View or macro → those that it builds on, as often as it names them. All come before it: a later one is a column's."""
+    uses: dict[str, list[str]] = {}
+    for text in re.split(r"^(?=CREATE )", re.sub(r"--.*", "", views_sql()), flags=re.MULTILINE):
+        if found := _NAMED.search(text):
+            uses[found[1]] = [word for word in re.findall(r"\w+", text[found.end() :]) if word in uses]
+    return uses
 
 
 def views_sql() -> str:

@@ -78,3 +78,23 @@ def test_what_many_views_build_on_is_computed_once_and_gives_the_same(tmp_path: 
 
         assert {"cells", "draft_speedups", "causes"} <= tables
         assert runs.execute(sql).fetchall() == before
+
+
+def test_a_view_that_a_column_is_named_after_is_not_computed_for_it(tmp_path: Path) -> None:
+    with open_runs([record(tmp_path / "run", *pair(point("ngram"), 25.0))]) as runs:
+        settle_for(runs, ["crossovers"])
+        tables = {name for (name,) in runs.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+
+        assert "draft_speedups" in tables
+        assert "verdicts" not in tables, "crossovers has a column of that name, and verdicts builds on crossovers"
+
+
+def test_other_runs_of_one_process_have_the_views_of_the_first(tmp_path: Path) -> None:
+    """Columns are found out once, and held for what has the same tables: an empty run, one of two, and both."""
+    folders = [record(tmp_path / "none"), record(tmp_path / "one", *pair(point("ngram"), 25.0))]
+    found = []
+    for patterns in ([folders[0]], [folders[1]], folders):
+        with open_runs(patterns) as runs:
+            found.append(runs.execute("FROM duckdb_columns() SELECT table_name, column_name, data_type").fetchall())
+            assert len(runs.execute("FROM cells").fetchall()) == 2 * (folders[1] in patterns)
+    assert found[0] == found[1] == found[2]
