@@ -22,26 +22,30 @@ SELECT unnest([
 
 CREATE VIEW causes AS
 -- Why a draft is as fast as it is: one row a draft, condition and speed-up of user TPS over all prompts; means over its repeats. A draft pays where
--- al > al_break_even. `prefill_share` = the baseline's median TTFT / E2E. `step_growth` = al_break_even / that of the same draft at the smallest load.
+-- al > al_break_even. `prefill_share` = the baseline's median TTFT / E2E, null where more requests are in flight than a batch holds: then TTFT is mostly
+-- the wait for a slot, which speculation does shorten. `step_growth` = al_break_even / that of the same draft at the smallest load, where the batch is larger.
 -- `causes` are those of `advice` that hold, whether it pays or not.
 WITH told AS (
     SELECT run, deployment_id, condition, avg(al) AS al, avg(draft_efficiency) AS draft_efficiency, avg(t_ar_ms) AS t_ar_ms, avg(t_sd_ms) AS t_sd_ms,
            avg(al_break_even) AS al_break_even, avg(draft_overhead_ms) AS draft_overhead_ms, avg(verify_overhead_ms) AS verify_overhead_ms,
-           avg(projected) AS projected, avg(measured) AS measured, any_value(split_by) AS split_by, avg(base.ttft_ms_p50 / nullif(base.e2e_ms_p50, 0)) AS prefill_share
+           avg(projected) AS projected, avg(measured) AS measured, any_value(split_by) AS split_by, avg(CASE WHEN in_flight <= batch THEN base.ttft_ms_p50 / nullif(base.e2e_ms_p50, 0) END) AS prefill_share
     FROM (SELECT run, cell_id, deployment_id, condition FROM draft_pairs)
     JOIN (SELECT run, cell_id, baseline_cell_id, al, t_ar_ms, t_sd_ms, al_break_even, draft_overhead_ms, verify_overhead_ms, projected, measured, split_by
           FROM projections WHERE category = 'all') USING (run, cell_id)
     JOIN (SELECT run, cell_id, draft_efficiency FROM cells) USING (run, cell_id)
     JOIN (SELECT run, cell_id AS baseline_cell_id, ttft_ms_p50, e2e_ms_p50 FROM metrics WHERE category = 'all') base USING (run, baseline_cell_id)
+    JOIN (SELECT run, cell_id AS baseline_cell_id, batch, coalesce(concurrency, busy_s / nullif(duration_s, 0)) AS in_flight  -- of an open loop on average [Little]
+          FROM shown_cells LEFT JOIN (SELECT run, cell_id, sum(busy_ms) / 1e3 AS busy_s FROM answers GROUP BY ALL) USING (run, cell_id)) USING (run, baseline_cell_id)
     GROUP BY ALL
 ), stored AS (
     SELECT run, deployment_id, avg(kv_lost_share) AS kv_lost_share FROM memory GROUP BY ALL
 ), placed AS (
     SELECT draft_speedups.* EXCLUDE (metric, category), told.* EXCLUDE (run, deployment_id, condition), kv_lost_share,
-           al_break_even / first_value(al_break_even) OVER (PARTITION BY run, deployment_id, without(condition, '{"load": {"concurrency": null, "rate": null}}')
-                                                            ORDER BY concurrency, rate) AS step_growth
+           CASE WHEN concurrency IS NULL OR least(concurrency, batch) > first_value(concurrency) OVER by_load
+                THEN al_break_even / first_value(al_break_even) OVER by_load END AS step_growth
     FROM draft_speedups LEFT JOIN told USING (run, deployment_id, condition) LEFT JOIN stored USING (run, deployment_id)
     WHERE metric = 'user_tps' AND category = 'all'
+    WINDOW by_load AS (PARTITION BY run, deployment_id, without(condition, '{"load": {"concurrency": null, "rate": null}}') ORDER BY concurrency, rate)
 )
 SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, load, load_kind, concurrency, rate, temperature, variant, dtype, CASE WHEN isl > 0 THEN '' ELSE split END AS split, n_repeats, ratio, ci_low, ci_high,
        verdict, valid, al, draft_efficiency, al_break_even, t_ar_ms, t_sd_ms, draft_overhead_ms, verify_overhead_ms, split_by, projected, measured, prefill_share, step_growth,
@@ -58,24 +62,27 @@ SELECT run, engine, model, method, k, draft, tp, batch, workload, isl, entropy, 
        deployment_id, baseline_deployment_id, condition
 FROM placed, thresholds;
 
-CREATE MACRO rest_of(isl, entropy, batch, variant) AS  -- what tells a place apart besides its load
+CREATE VIEW several_batches AS SELECT run AS of_run, engine AS of_engine FROM shown_cells GROUP BY ALL HAVING count(DISTINCT batch) > 1;
+
+CREATE MACRO rest_of(run, engine, isl, entropy, batch, variant) AS  -- what tells a place apart besides its load
     concat_ws(', ', CASE WHEN isl > 0 THEN isl || ' input tokens' END, CASE WHEN entropy <> '' THEN entropy || ' entropy' END,
-              CASE WHEN batch > 1 THEN 'batch ' || batch END, nullif(variant, ''));
+              CASE WHEN (run, engine) IN (SELECT (of_run, of_engine) FROM several_batches) THEN 'batch ' || batch END, nullif(variant, ''));
 
 CREATE VIEW places AS
 -- Steps on the way to `verdicts`: one row a question, metric and place (load, prompt length, batch, entropy); whether any draft pays there. Where a
 -- search left drafts out that may pay (`open_places`), and none that was measured does, the place is open: nothing counts there as validly compared.
-SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
-       baseline_deployment_id, condition, any_value(load_kind) AS load_kind, any_value(load) AS load, any_value(concurrency) AS concurrency,
-       any_value(rate) AS rate, any_value(isl) AS isl, any_value(batch) AS batch, any_value(entropy) AS entropy,
-       rest_of(any_value(isl), any_value(entropy), any_value(batch), any_value(variant)) AS rest,
-       concat_ws(', ', any_value(load), nullif(rest, '')) AS place,
-       bool_or(verdict = 'faster') FILTER (valid) AS pays, bool_and(verdict = 'slower') FILTER (valid) AS costs,
-       coalesce(any_value(n_not_searched), 0) > 0 AND NOT coalesce(pays, false) AS is_open,
-       CASE WHEN is_open THEN 0 ELSE count(*) FILTER (valid) END AS n_valid, count(*) FILTER (NOT valid) AS n_invalid
-FROM draft_speedups LEFT JOIN open_places USING (run, baseline_deployment_id, condition, metric)
-WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL;
-
+WITH grouped AS (
+    SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
+           baseline_deployment_id, condition, any_value(load_kind) AS load_kind, any_value(load) AS load, any_value(concurrency) AS concurrency,
+           any_value(rate) AS rate, any_value(isl) AS isl, any_value(batch) AS batch, any_value(entropy) AS entropy,
+           any_value(variant) AS variant,
+           bool_or(verdict = 'faster') FILTER (valid) AS pays, bool_and(verdict = 'slower') FILTER (valid) AS costs,
+           coalesce(any_value(n_not_searched), 0) > 0 AND NOT coalesce(pays, false) AS is_open,
+           CASE WHEN is_open THEN 0 ELSE count(*) FILTER (valid) END AS n_valid, count(*) FILTER (NOT valid) AS n_invalid
+    FROM draft_speedups LEFT JOIN open_places USING (run, baseline_deployment_id, condition, metric)
+    WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL
+)
+SELECT *, rest_of(run, engine, isl, entropy, batch, variant) AS rest FROM grouped;
 CREATE MACRO listed(names) AS CASE WHEN len(names) > 0 THEN array_to_string(names[1:6], '; ') || CASE WHEN len(names) > 6 THEN format('; and {} more', len(names) - 6) ELSE '' END ELSE '' END;
 
 CREATE VIEW verdicts AS
@@ -85,7 +92,7 @@ CREATE VIEW verdicts AS
 -- is the one that pays at most places, then the one with the highest mean of log ratios; its numbers are those of its best place, `best_at`: of those
 -- where it pays, where there are any.
 WITH gains AS MATERIALIZED (
-    SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split, concat_ws(', ', load, nullif(rest_of(isl, entropy, batch, variant), '')) AS place
+    SELECT *, CASE WHEN isl > 0 THEN '' ELSE split END AS asked_split, concat_ws(', ', load, nullif(rest_of(run, engine, isl, entropy, batch, variant), '')) AS place
     FROM draft_speedups WHERE metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL
 ), spots AS MATERIALIZED (FROM places),
 ranged AS (  -- loads that pay and that do not, as a range where nothing measured lies between
@@ -137,7 +144,7 @@ ranged AS (  -- loads that pay and that do not, as a range where nothing measure
     FROM (SELECT * EXCLUDE (numbers), count(*) AS n, any_value(numbers) AS numbers FROM missed GROUP BY ALL) GROUP BY ALL
 ), lengths AS (  -- the best draft by load, where it is not the same everywhere
     SELECT run, engine, model, dtype, tp, workload, CASE WHEN isl > 0 THEN '' ELSE split END AS split, temperature, metric,
-           CASE WHEN count(DISTINCT best_draft) > 1 THEN listed(list(concat_ws(', ', load, nullif(rest_of(isl, entropy, batch, variant), '')) || ': ' || best_draft ORDER BY isl, concurrency, rate, variant)) END AS by_load
+           CASE WHEN count(DISTINCT best_draft) > 1 THEN listed(list(concat_ws(', ', load, nullif(rest_of(run, engine, isl, entropy, batch, variant), '')) || ': ' || best_draft ORDER BY isl, concurrency, rate, variant)) END AS by_load
     FROM best_drafts GROUP BY ALL
 ), joined AS (
     SELECT * FROM answers LEFT JOIN where_told USING (run, engine, model, dtype, tp, workload, split, temperature, metric)

@@ -22,7 +22,11 @@ FALLING = {1: 25.0, 2: 30.0, 4: 50.0, 8: 80.0}
 
 def by_concurrency(steps: dict[int, float], **changes: Any) -> list[CellResult]:
     changes = {"first_ms": 10.0, **changes}
-    return [row for slots, step_ms in steps.items() for row in pair(point("ngram", concurrency=slots), step_ms, **changes)]
+    return [
+        row
+        for slots, step_ms in steps.items()
+        for row in pair(point("ngram", batch=8, concurrency=slots), step_ms, **changes)
+    ]
 
 
 def verdict(folder: Path, columns: str, metric: str = "user_tps") -> Any:
@@ -152,6 +156,31 @@ def test_causes_are_found_in_the_numbers(tmp_path: Path, first_ms: float, step_m
     folder = record(tmp_path / "run", *pair(point("ngram"), step_ms, first_ms=first_ms))
 
     assert ask(folder, "SELECT causes FROM causes") == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("load", "batch", "is_told"),
+    [
+        pytest.param({"concurrency": 4}, 1, False, id="four at once, one is served"),
+        pytest.param({"concurrency": 4}, 4, True, id="four at once, all are served"),
+        pytest.param({"kind": "poisson", "rate": 8.0}, 1, False, id="8 a second of 580 ms, one is served"),
+        pytest.param({"kind": "poisson", "rate": 8.0}, 8, True, id="8 a second of 580 ms, eight are served"),
+    ],
+)
+def test_who_waits_for_a_slot_is_not_in_his_prefill(tmp_path: Path, load: dict[str, Any], batch: int, is_told: bool) -> None:
+    folder = record(tmp_path / "run", *pair(point("ngram", batch=batch, **load), 25.0, first_ms=500.0))
+
+    assert ask(folder, "SELECT prefill_share IS NOT NULL, list_contains(causes, 'prefill_bound') FROM causes") == [
+        (is_told, is_told)
+    ]
+
+
+def test_an_engine_that_serves_one_at_a_time_has_no_batch_that_is_too_large(tmp_path: Path) -> None:
+    rows = [
+        row for slots, step_ms in FALLING.items() for row in pair(point("ngram", concurrency=slots), step_ms, first_ms=10.0)
+    ]
+
+    assert ask(record(tmp_path / "run", *rows), "SELECT DISTINCT step_growth FROM causes") == [(None,)]
 
 
 def test_a_draft_is_too_dear_where_drafting_takes_longer_than_verifying(tmp_path: Path) -> None:
