@@ -137,8 +137,9 @@ def _type_words(kind: Any) -> str:
 
 
 def _unreadable(text: str) -> str:
-    if found := re.search(r"Error parsing override '(.*?)'|input '(.*?)'", text):
-        return f"an override must read key=value: got {found[1] or found[2]!r}. Examples: draft.k=3, 'axes.draft.k=[1,3]'."
+    if found := re.search(r"Error parsing override '(.*?)'|input '(.*?)'|LexerNoViableAltException: \+*(.*)", text):
+        got = found[found.lastindex or 0]
+        return f"an override must read key=value: got {got!r}. Examples: draft.k=3, 'axes.draft.k=[1,3]'."
     return _one_line(text)
 
 

@@ -39,7 +39,7 @@ FREE_FORM = (
 )
 FREE = re.compile(rf"\+{{0,2}}((?:{FREE_FORM})(?:[.=].*))", re.DOTALL)
 READ = re.compile(r"\$\{([\w.]+)\}")  # an interpolation and the key that it reads
-NESTED = re.compile(r"(axes)\.([\w.]+)=(.*)|(cluster\.pools)\.(\w+)=(.*)", re.DOTALL)
+NESTED = re.compile(r"(axes)\.([\w.]+)=(.*)|(cluster\.pools)\.([\w.-]+)=(.*)", re.DOTALL)
 
 ConfigStore.instance().store("schema", SweepConfig)
 
@@ -111,7 +111,8 @@ def _freed(override: str) -> str:
     free = found[1]
     if nested := NESTED.fullmatch(free):
         mapping, name, value = (part for part in nested.groups() if part is not None)
-        return f"++{mapping}={{{name}:{value}}}"
+        steps = [name] if mapping == "axes" else name.split(".")
+        return f"++{mapping}={'{' + ':{'.join(steps)}:{value}{'}' * len(steps)}"
     return f"++{free}"
 
 

@@ -156,6 +156,8 @@ def test_a_grid_of_ones_own_that_lacks_its_first_line_is_told_so(tmp_path: Path)
         pytest.param(["-m", "draft=none"], "a sweep is one run: got --multirun", id="multirun"),
         pytest.param(["hydra.mode=MULTIRUN"], "a sweep is one run", id="multirun in disguise"),
         pytest.param(["draft"], "an override must read key=value: got 'draft'", id="no value"),
+        pytest.param(["cluster.pools.my pool.cpus=4"], "key=value: got 'cluster.pools.my pool.cpus=4'", id="no key"),
+        pytest.param(["cluster.pools.my-pool.count=4"], "`cluster.pools.my-pool.count` is no field of", id="a pool's field"),
         pytest.param(["draft.k=[1"], "an override must read key=value", id="half a list"),
         pytest.param(["model=/some/folder"], "For a path write model.path=/some/folder", id="a path as a choice"),
         pytest.param(

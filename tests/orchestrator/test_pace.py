@@ -87,6 +87,8 @@ def test_without_a_terminal_a_line_says_where_everything_is_while_nothing_ends(m
             [Node(f"gpu-{n}", f"gpu-{n}", 96, 8, "H100", frozenset({"vllm"})) for n in range(2)],
             id="a pool",
         ),
+        pytest.param("cluster.pools.my-pool={cpus: 4}", [Node("my-pool-0", "my-pool-0", 4, 0)], id="a name with a dash"),
+        pytest.param("cluster.pools.my-pool.cpus=4", [Node("my-pool-0", "my-pool-0", 4, 0)], id="a field"),
         pytest.param("cluster.pools={cpu: {cpus: 4}}", [Node("cpu-0", "cpu-0", 4, 0)], id="by its defaults"),
         pytest.param("cluster.node_wait_s=5", [], id="none"),
     ],
