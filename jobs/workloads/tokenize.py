@@ -92,7 +92,7 @@ class ChatTokenizer:
         if self.has_template:
             ids = self.plain_ids(self._render(messages, tools))  # the template has set the special tokens
         else:
-            ids = self._tokenizer.encode(messages[-1]["content"])
+            ids = self._tokenizer.encode(messages[-1]["content"], verbose=False)
         return self.checked(ids)
 
     def decode(self, answer: Sequence[int]) -> str:

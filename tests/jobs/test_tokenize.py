@@ -244,9 +244,13 @@ def test_a_folder_without_a_tokenizer_is_one_line(files: dict[str, str] | None, 
     assert "\n" not in str(refusal.value)
 
 
-def test_a_tokenizer_is_loaded_without_a_word(model_dir: Path) -> None:
-    """In a new process, since transformers gives its advice once, on import."""
-    code = f"from pathlib import Path; from jobs.workloads.tokenize import ChatTokenizer as C; C(Path({str(model_dir)!r}))"
+def test_a_tokenizer_is_loaded_and_used_without_a_word(trained: Tokenizer, tmp_path: Path) -> None:
+    """In a new process, since transformers gives its advice once, on import; a prompt that is too long, we refuse."""
+    folder = save(trained, tmp_path / "base", None)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 4}))
+    code = f"from pathlib import Path; from jobs.workloads.tokenize import ChatTokenizer as C; C(Path({str(folder)!r}))"
+    code += ".encode([{'role': 'user', 'content': 'One? ' * 9}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout + done.stderr == ""
 
