@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.errors import BadInput
+from jobs.provenance import PROJECT_ROOT
 from jobs.spec import Load
 
 Floats = npt.NDArray[np.float64]
@@ -47,8 +48,10 @@ def check_rates(load: Load) -> None:
 
 
 def check_recorded(load: Load, recorded_s: Sequence[float | None]) -> None:
-    """Raise `BadInput` for a replay without times: neither in a file, nor those at which the prompts came."""
-    if load.kind == "replay" and not load.replay and None in recorded_s:
+    """Raise `BadInput` for a replay without times: neither enough in a file, nor those at which the prompts came."""
+    if load.kind == "replay" and load.replay:
+        replayed_ns(recorded_offsets_s(load.replay), len(recorded_s))
+    elif load.kind == "replay" and None in recorded_s:
         raise BadInput(
             "`load.replay` must name a file with one send offset in seconds a line, unless the prompts have times of their "
             "own: got nothing. Name one, or use workload=trace."
@@ -66,7 +69,7 @@ def send_offsets_ns(load: Load, count: int, seed: int, recorded_s: Sequence[floa
         return None
     if load.kind == "replay":
         own = [offset or 0.0 for offset in recorded_s]
-        return replayed_ns(recorded_offsets_s(Path(load.replay)) if load.replay else own, count)
+        return replayed_ns(recorded_offsets_s(load.replay) if load.replay else own, count)
     offsets_s = stretched(np.cumsum(unit_gaps(load, count, seed)), load)
     return [int(offset) for offset in np.rint(offsets_s * 1e9)]
 
@@ -97,14 +100,18 @@ def stretched(expected: Floats, load: Load) -> Floats:
     return pieces * step_s + since
 
 
-def recorded_offsets_s(path: Path) -> list[float]:
+def recorded_offsets_s(replay: str) -> list[float]:
     """Recorded arrival times, one a line, in seconds; `BadInput` when that is not what the file holds."""
+    path = PROJECT_ROOT / Path(replay).expanduser()
     try:
-        return [float(line) for line in path.read_text().split()]
+        offsets_s = [float(line) for line in path.read_text(encoding="utf-8").split()]
+        if not np.isfinite(offsets_s).all():
+            raise ValueError("nan and inf are no times")
     except (OSError, ValueError) as error:
         raise BadInput(
             f"`load.replay` must name a file with one send offset in seconds a line: got {path} ({error})."
         ) from None
+    return offsets_s
 
 
 def replayed_ns(offsets_s: list[float], count: int) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.errors import BadInput
-from jobs.load.arrivals import send_offsets_ns
+from jobs.load.arrivals import check_recorded, send_offsets_ns
 from jobs.spec import Load
 
 
@@ -119,6 +119,7 @@ def test_recorded_arrivals_are_replayed_from_the_first(tmp_path: Path) -> None:
     [
         pytest.param("1\n2\n", 3, "an arrival for every conversation: got 2 for 3", id="too few"),
         pytest.param("1\nsoon\n", 2, "one send offset in seconds a line: got .*soon", id="not a number"),
+        pytest.param("1\nnan\n", 2, "one send offset in seconds a line: got .*nan and inf are no times", id="no time"),
         pytest.param(None, 1, "one send offset in seconds a line: got .*No such file", id="no file"),
     ],
 )
@@ -126,8 +127,11 @@ def test_a_replay_that_cannot_be_is_refused(tmp_path: Path, content: str | None,
     path = tmp_path / "arrivals.txt"
     if content is not None:
         path.write_text(content)
+    load = Load(kind="replay", replay=str(path))
     with pytest.raises(BadInput, match=message):
-        send_offsets_ns(Load(kind="replay", replay=str(path)), count, 0)
+        send_offsets_ns(load, count, 0)
+    with pytest.raises(BadInput, match=message):
+        check_recorded(load, [None] * count)  # before anything starts
 
 
 @pytest.mark.parametrize(
