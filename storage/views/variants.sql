@@ -49,27 +49,29 @@ CREATE TABLE variants AS
 -- Beside cells that have every name in common: the settings in which they differ within their run, as overrides name them. `of_draft` are told with the
 -- name of the draft, `of_load` with that of the load; `variant` is of all others, so that it is the same for a speculative cell and its baseline, and
 -- `start_variant` of those of the engine's start, the draft's too. What is no part of a condition, and a field that an older row does not have, tell nothing apart.
-WITH leaves AS (
-    SELECT run, cell_id, regexp_replace(fullkey, '^\$\.(deployment\.)?', '') AS setting, value ->> '$' AS value,
-           split_part(setting, '.', 1) AS part, len(string_split(setting, '.')) > 2 AS is_free,  -- `engine.args` and others hold what a user writes
-           CASE part WHEN 'draft' THEN concat_ws('|', engine, model, draft) WHEN 'load' THEN load
-                     ELSE concat_ws('|', engine, model, tp, batch, dtype, workload, split, isl, entropy, temperature) END AS names
-    FROM (SELECT DISTINCT run, cell_id, cell_json, engine, model, draft, load, tp, batch, dtype, workload, split, isl, entropy, temperature FROM named_cells),
-         json_tree(cell_json)
-    WHERE type <> 'OBJECT' AND fullkey NOT LIKE '%[%'
-      AND setting NOT IN ('repeat', 'sampling.scored', 'load.request_timeout_s', 'load.cell_timeout_s', 'load.slo_ttft_s', 'load.slo_tpot_s')
-), differing AS (
-    SELECT run, part, names, setting FROM leaves
-    JOIN (SELECT run, part, names, count(DISTINCT cell_id) AS n_cells FROM leaves GROUP BY ALL) alike USING (run, part, names)
-    GROUP BY run, part, names, setting, is_free, n_cells HAVING count(DISTINCT value) > 1 OR (is_free AND count(*) < n_cells)
+WITH sections AS MATERIALIZED (  -- of many cells the same
+    SELECT DISTINCT run, cell_id, section, (cell_json -> section)::VARCHAR AS told FROM named_cells, (SELECT unnest(['deployment', 'workload', 'sampling', 'load']) AS section)
+), leaves AS MATERIALIZED (
+    SELECT run, section, told, CASE section WHEN 'deployment' THEN '' ELSE section || '.' END || substr(fullkey, 3) AS setting, value ->> '$' AS value
+    FROM (SELECT DISTINCT run, section, told FROM sections), json_tree(told) WHERE type <> 'OBJECT' AND fullkey NOT LIKE '%[%'
+), varying AS (  -- `is_free`: of a mapping that holds what a user writes, as `engine.args`
+    SELECT run, setting, len(string_split(setting, '.')) > 2 AS is_free, CASE WHEN split_part(setting, '.', 1) IN ('draft', 'load') THEN split_part(setting, '.', 1) ELSE '' END AS part
+    FROM leaves WHERE setting NOT IN ('sampling.scored', 'load.request_timeout_s', 'load.cell_timeout_s', 'load.slo_ttft_s', 'load.slo_tpot_s')
+    GROUP BY ALL HAVING count(DISTINCT value) > 1 OR is_free
+), called AS (
+    SELECT *, count(*) OVER (PARTITION BY run, part, names) AS n_alike
+    FROM (SELECT DISTINCT run, cell_id, unnest([{part: 'draft', names: concat_ws('|', engine, model, draft)}, {part: 'load', names: load},
+              {part: '', names: concat_ws('|', engine, model, tp, batch, dtype, workload, split, isl, entropy, temperature)}], recursive := true) FROM named_cells)
 ), told AS (
     SELECT run, cell_id, part, setting || '=' || CASE WHEN len(value) > 40 THEN '…' || right(value, 39) ELSE value END AS words
-    FROM leaves SEMI JOIN differing USING (run, part, names, setting)
+    FROM (SELECT * FROM leaves JOIN varying USING (run, setting)) JOIN sections USING (run, section, told) JOIN called USING (run, cell_id, part)
+    WINDOW alike AS (PARTITION BY run, part, names, setting)
+    QUALIFY count(DISTINCT value) OVER alike > 1 OR (is_free AND count(*) OVER alike < n_alike)
 )
 SELECT run, cell_id, string_agg(substr(words, 7), ' ' ORDER BY words) FILTER (part = 'draft') AS of_draft,
        string_agg(substr(words, 6), ', ' ORDER BY words) FILTER (part = 'load') AS of_load,
-       coalesce(string_agg(words, ', ' ORDER BY words) FILTER (part NOT IN ('draft', 'load')), '') AS variant,
-       coalesce(string_agg(words, ', ' ORDER BY words) FILTER (part IN ('draft', 'engine', 'model')), '') AS start_variant
+       coalesce(string_agg(words, ', ' ORDER BY words) FILTER (part = ''), '') AS variant,
+       coalesce(string_agg(words, ', ' ORDER BY words) FILTER (regexp_matches(words, '^(draft|engine|model)\.')), '') AS start_variant
 FROM told GROUP BY run, cell_id;
 
 CREATE TABLE cell_facts AS
