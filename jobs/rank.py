@@ -18,7 +18,7 @@ from jobs.errors import SpecSweepError
 from jobs.provenance import node_name
 from jobs.session import end_of
 from jobs.spec import Deployment
-from jobs.starting import in_its_environment, models_for, site_for, start_process
+from jobs.starting import in_its_environment, models_for, site_for, start_process, wait_for_gpus
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def _ending_of(order: RankOrder, gpus: tuple[str, ...], control: SessionControl,
         site = site_for(models_for(deployment), order.nonce, log.parent, gpus, order.meeting)
         how = engine.launch(deployment, site)
         assert isinstance(how, Launch), "an engine that runs already has no ranks"
+        wait_for_gpus(site, control)
         process = start_process(how, site, log, f"{order.nonce}-rank{order.meeting.rank}", control)
     except SpecSweepError as fault:
         return f"did not start: {fault}"

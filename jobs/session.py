@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.engines import engine_named
@@ -28,7 +28,7 @@ from jobs.load.base import ROWS_A_BATCH
 from jobs.measure import Running, measure_cell, utc_now
 from jobs.provenance import git_state, gpu_facts, host_facts, node_name, worker_versions
 from jobs.spec import Deployment, SessionSpec
-from jobs.starting import Models, in_its_environment, models_for, site_for, start_process
+from jobs.starting import Models, in_its_environment, models_for, site_for, start_process, wait_for_gpus
 from jobs.workloads.tokenize import ChatTokenizer
 from storage.rows import FAILED, OK, CellBatch, CellResult, SessionRow
 
@@ -98,6 +98,7 @@ class _Session:
         self.started = time.perf_counter()
         self.ready_s: float | None = None
         self.fault: EngineFailed | None = None
+        self.gpus: list[dict[str, Any]] = []  # what they were before the engine started
 
     def run(self) -> Iterator[Event]:
         try:
@@ -113,7 +114,7 @@ class _Session:
             running, facts = self.start()
         except SpecSweepError as fault:
             return None if self.control.is_killed else failed(row, fault)
-        gpus = [*json.loads(row.gpus_json), *(self.site.ranks.gpus() if self.site.ranks else ())]
+        gpus = [*self.gpus, *(self.site.ranks.gpus() if self.site.ranks else ())]
         row = with_facts(replace(row, ready_s=self.ready_s, gpus_json=json.dumps(gpus)), facts)
         yield row
         yield from self.measure(running)
@@ -158,6 +159,7 @@ class _Session:
         """Start the engine, where it does not run already; where it answers, and the path of its health check."""
         if isinstance(how, Endpoint):
             return how, HEALTH_ELSEWHERE
+        self.gpus = wait_for_gpus(site, self.control)
         self.process = first = start_process(how, site, self.log, site.nonce, self.control)
         if self.site.ranks and site.meeting:
             self.site.ranks.start(site.nonce, site.meeting)

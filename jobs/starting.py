@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jobs.control import SessionControl
 from jobs.engines.base import Launch, Meeting, Site
 from jobs.engines.process import EngineProcess, free_port
 from jobs.hygiene import device_environment, wait_until_free
 from jobs.models import resolve
+from jobs.provenance import gpu_facts
 from jobs.spec import Deployment
 
 
@@ -46,9 +48,14 @@ def site_for(models: Models, nonce: str, scratch: Path, gpus: tuple[str, ...], m
     return Site(free_port(), nonce, models.target, models.draft, scratch, gpus, meeting)
 
 
-def start_process(how: Launch, site: Site, log: Path, marker: str, control: SessionControl) -> EngineProcess:
-    """A started engine on GPUs that are empty; it sees these only, and `control` may end it."""
+def wait_for_gpus(site: Site, control: SessionControl) -> list[dict[str, Any]]:
+    """What they are, once what a session before left on them is gone: what is still used then is somebody else's."""
     wait_until_free(site.gpus, lambda: control.is_killed)
+    return gpu_facts(site.gpus)
+
+
+def start_process(how: Launch, site: Site, log: Path, marker: str, control: SessionControl) -> EngineProcess:
+    """A started engine, which sees the GPUs of the site only (`wait_for_gpus` comes before); `control` may end it."""
     how = replace(how, env={**how.env, **device_environment(site.gpus)})
     process = EngineProcess.start(how, log, marker, site.scratch)
     control.own(process.stop)

@@ -51,7 +51,8 @@ class RankActor:
         self.control.stop_now()
 
     def gpus(self) -> list[dict[str, Any]]:
-        return [{**facts, "node": node_name()} for facts in gpu_facts(assigned_gpus())]
+        """What is used of them now is their engine's, and says nothing."""
+        return [{**facts, "used_bytes": None, "node": node_name()} for facts in gpu_facts(assigned_gpus())]
 
 
 class RayRanks:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import Device, FakeNvml
 
+from jobs.control import SessionControl
 from jobs.engines import ENGINES, engine_named
 from jobs.engines.base import Launch, Site
 from jobs.engines.process import MARKER, engine_environment
@@ -20,6 +21,7 @@ from jobs.errors import GpuTaken
 from jobs.gpus import open_gpus
 from jobs.hygiene import device_environment, wait_until_free
 from jobs.spec import Deployment, Draft, Engine, Model
+from jobs.starting import wait_for_gpus
 
 GIB = 2**30
 
@@ -86,6 +88,24 @@ def test_a_session_starts_as_soon_as_the_memory_is_back(nvml: FakeNvml, process:
 def test_what_is_waited_for(nvml: FakeNvml, device: Device, least_s: float, most_s: float) -> None:
     nvml.devices["0"] = device
     assert least_s <= waited_s(0.5) < most_s
+
+
+@pytest.mark.parametrize(
+    ("gone_after_s", "told"),
+    [pytest.param(0.3, 0, id="a session's of before"), pytest.param(9.0, 2 * GIB, id="a neighbour's, who stays")],
+)
+def test_what_is_used_before_an_engine_starts_is_told_as_it_is_after_the_wait(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gone_after_s: float, told: int
+) -> None:
+    monkeypatch.setattr("jobs.hygiene.LIMIT_S", 1.5)
+    device = nvml.devices["0"]
+    device.told |= {"name": "H100", "uuid": "GPU-1"}
+    device.used = 2 * GIB
+    leaving = threading.Timer(gone_after_s, lambda: setattr(device, "used", 0))
+    leaving.start()
+    (facts,) = wait_for_gpus(Site(1, "nonce", tmp_path, None, tmp_path, ("0",)), SessionControl())
+    leaving.cancel()
+    assert facts["used_bytes"] == told
 
 
 def test_a_stop_ends_the_wait(nvml: FakeNvml, process: Callable[..., int]) -> None:

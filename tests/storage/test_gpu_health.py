@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,15 @@ def samples(device: str = "gpu0", **columns: list[Any]) -> list[TelemetryRow]:
     ]
 
 
-def recorded(folder: Path, telemetry: list[TelemetryRow]) -> Path:
+def recorded(folder: Path, telemetry: list[TelemetryRow], *held_before_bytes: int | None) -> Path:
     row = create_row(create_cell())
     rows = [TelemetryRow(**{**vars(sample), "cell_id": row.cell_id}) for sample in telemetry]
-    record(folder, create_session(row), CellResult(row, [create_request(row, n) for n in range(3)], rows))
+    gpus = json.dumps([{"device": "gpu0", "used_bytes": held} for held in held_before_bytes])
+    record(
+        folder,
+        replace(create_session(row), gpus_json=gpus),
+        CellResult(row, [create_request(row, n) for n in range(3)], rows),
+    )
     return folder
 
 
@@ -77,3 +84,18 @@ def test_what_makes_a_cell_invalid(tmp_path: Path, telemetry: list[TelemetryRow]
 def test_energy_of_a_cell(tmp_path: Path, telemetry: list[TelemetryRow], energy_j: float | None) -> None:
     with open_runs([recorded(tmp_path / "run", telemetry)]) as runs:
         assert runs.execute("SELECT energy_j FROM cells").fetchall() == [(energy_j,)]
+
+
+@pytest.mark.parametrize(
+    ("others", "held", "reasons"),
+    [
+        pytest.param(None, (5, 3 * 2**30), ["gpu_not_idle"], id="a container's neighbour, on one of two"),
+        pytest.param(None, (5, None), [], id="a driver's own, and what it does not tell"),
+        pytest.param(0, (3 * 2**30,), [], id="it was gone when the cell ran, for the driver tells who is there"),
+    ],
+)
+def test_memory_that_nobody_owned_before_the_engine_started_is_a_neighbours(
+    tmp_path: Path, others: int | None, held: tuple[int | None, ...], reasons: list[str]
+) -> None:
+    with open_runs([recorded(tmp_path / "run", samples(other_processes=[others] * 3), *held)]) as runs:
+        assert runs.execute("SELECT reasons FROM cells").fetchall() == [(reasons,)]
