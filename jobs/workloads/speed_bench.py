@@ -133,13 +133,13 @@ def dialogue_in(row: Row) -> Dialogue:
     if turns is None:
         return dialogue_of(row.get("messages"), row)
     if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns) or not _is_said(turns):
-        raise row.wrong("`turns` must be a list of texts, none of it blank", turns, "Copy the data set anew.")
+        raise row.wrong("`turns` must be a list of texts, none of it empty", turns, "Copy the data set anew.")
     return Dialogue((), tuple(turns))
 
 
 def _is_said(turns: Sequence[str]) -> bool:
     """Whether each turn says something; those after a mask need not, of which only the number counts."""
-    return bool(turns) and (turns[0].startswith(MASK) or all(turn.strip() for turn in turns))
+    return bool(turns) and (turns[0].startswith(MASK) or all(turns))
 
 
 def _trajectory(row: Row) -> Prompt:

@@ -275,9 +275,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
-        pytest.param({"turns": MASK}, "`turns` must be a list of texts, none of it blank: got 'FULL", id="text"),
-        pytest.param({"turns": []}, r"`turns` must be a list of texts, none of it blank: got \[\]", id="nothing"),
-        pytest.param({"turns": 5}, "`turns` must be a list of texts, none of it blank: got 5", id="a number"),
+        pytest.param({"turns": MASK}, "`turns` must be a list of texts, none of it empty: got 'FULL", id="text"),
+        pytest.param({"turns": []}, r"`turns` must be a list of texts, none of it empty: got \[\]", id="nothing"),
+        pytest.param({"turns": 5}, "`turns` must be a list of texts, none of it empty: got 5", id="a number"),
         pytest.param({}, "`messages` must be a list of messages: got None", id="neither column"),
         pytest.param({"messages": [MASK]}, "a message must have one of the roles", id="texts for messages"),
         pytest.param({"messages": [{"role": "user"}]}, "a user's message must say something", id="no content"),

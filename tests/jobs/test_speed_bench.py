@@ -168,9 +168,9 @@ def test_a_masked_tier_keeps_only_itself_from_running(tmp_path: Path) -> None:
             id="columns",
         ),
         pytest.param(
-            [{**ROWS[0], "turns": ["a", " "]}, *ROWS[1:]],
-            r"`turns` must be a list of texts, none of it blank: got \['a', ' '\] in row 1",
-            id="a blank turn",
+            [{**ROWS[0], "turns": ["a", ""]}, *ROWS[1:]],
+            r"`turns` must be a list of texts, none of it empty: got \['a', ''\] in row 1",
+            id="an empty turn",
         ),
     ],
 )
