@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from orchestrator.shortage import Node
 
 REST_S = 60.0
-MOST_DOUBLINGS = 5  # half an hour
+MOST_DOUBLINGS = 7  # two hours
 
 
 class Doubts:

@@ -49,7 +49,7 @@ def failures_on(bad: set[str], nodes: list[Node], n_sessions: int) -> list[str]:
 
 
 def test_a_node_that_fails_whatever_it_gets_does_not_eat_the_queue() -> None:
-    assert len(failures_on({"box-0"}, boxes(10), 100)) < 20, "of about 95 without doubts"
+    assert len(failures_on({"box-0"}, boxes(10), 100)) < 15, "and 91 without doubts"
 
 
 def test_who_failed_on_a_bad_node_gets_another_one_the_next_time() -> None:
@@ -68,7 +68,7 @@ def test_a_node_rests_twice_as_long_after_each_failure_in_a_row_and_never_for_go
     rests = []
     for _ in range(MOST_DOUBLINGS + 3):
         doubts.fail([node], now_s=0.0)
-        rests.append(next(s for s in range(1, 10_000) if not doubts.at(s)[node.id]))
+        rests.append(next(s for s in range(1, 20_000) if not doubts.at(s)[node.id]))
     assert rests[:3] == [REST_S, 2 * REST_S, 4 * REST_S]
     assert rests[-1] == rests[-2] == REST_S * 2**MOST_DOUBLINGS
     doubts.trust([node])
