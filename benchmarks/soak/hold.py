@@ -1,4 +1,4 @@
-"""Owns the pretended cluster's life: `python -m benchmarks.soak.hold NODES CPUS GPUS`; a line in, a line out.
+"""Owns the pretended cluster's life: `python -m benchmarks.soak.hold NODES CPUS GPUS APART`; a line in, a line out.
 
 Does not own what is asked of it (`pretended`). It ends with its input.
 """
@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from itertools import count, repeat
 from typing import Any
 
 import psutil
@@ -21,18 +22,20 @@ TRIES = 3  # on a loaded machine Ray's own limit for its start is sometimes too 
 
 
 class Held:
-    def __init__(self, cpus: int, gpus: int) -> None:
+    def __init__(self, cpus: int, gpus: int, is_apart: bool) -> None:
         ray._private.utils.get_dashboard_dependency_error = lambda: (
             ImportError()
         )  # lighter agents: a raylet waits 15 s for its own
         self.shape = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
         self.size = {"num_cpus": cpus, "num_gpus": gpus}
+        self.hosts = (f"127.0.0.{number}" for number in (count(2) if is_apart else repeat(1)))
         head = {**self.shape, "num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
         self.cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes: dict[int, Any] = {}  # process id of the raylet → node
 
     def add(self) -> None:
-        node = _patiently(lambda: self.cluster.add_node(**self.shape, **self.size))
+        where = {**self.shape, **self.size, "node_ip_address": next(self.hosts)}
+        node = _patiently(lambda: self.cluster.add_node(**where))
         (raylet,) = node.all_processes[ray_constants.PROCESS_TYPE_RAYLET]
         self.nodes[raylet.process.pid] = node
 
@@ -60,10 +63,10 @@ def _patiently(start: Callable[[], Any]) -> Any:
     return None
 
 
-def main(n_nodes: int, cpus: int, gpus: int) -> None:
+def main(n_nodes: int, cpus: int, gpus: int, is_apart: int) -> None:
     answers = sys.stdout
     with redirect_stdout(sys.stderr):
-        held = Held(cpus, gpus)
+        held = Held(cpus, gpus, bool(is_apart))
         for _ in range(n_nodes):
             held.add()
         print(held.told(), file=answers, flush=True)

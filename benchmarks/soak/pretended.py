@@ -72,7 +72,10 @@ class Pretended:
 
 
 @contextmanager
-def pretended(n_nodes: int, *, cpus: int = 2, gpus: int = 0, added: Mapping[str, str] | None = None) -> Iterator[Pretended]:
+def pretended(
+    n_nodes: int, *, cpus: int = 2, gpus: int = 0, added: Mapping[str, str] | None = None, is_apart: bool = False
+) -> Iterator[Pretended]:
+    """`is_apart`: each node has a loopback address of its own."""
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # short: Unix sockets have about 100 characters
     (folder / "ray").mkdir()
     marker = (OWNER, secrets.token_hex(8))
@@ -89,7 +92,7 @@ def pretended(n_nodes: int, *, cpus: int = 2, gpus: int = 0, added: Mapping[str,
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # how long all wait for a head that is gone
         "RAY_raylet_start_wait_time_s": "60",  # on a loaded machine its own limit is sometimes too short
     }
-    command = [sys.executable, "-m", "benchmarks.soak.hold", str(n_nodes), str(cpus), str(gpus)]
+    command = [sys.executable, "-m", "benchmarks.soak.hold", *map(str, (n_nodes, cpus, gpus, int(is_apart)))]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with Lifeline(marker, [folder]), subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as holder:
         try:

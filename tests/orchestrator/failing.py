@@ -93,8 +93,8 @@ class Run:
     def lost(self) -> list[str]:
         return [kind for _, status, kind in self.tries() if status == FAILED]
 
-    def wait(self, until: Callable[[], object]) -> None:
-        deadline = time.monotonic() + LIMIT_S
+    def wait(self, until: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+        deadline = time.monotonic() + limit_s
         while not until():
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -13,13 +13,14 @@ from failing import LIMIT_S, Run, assert_true_end, end_drivers
 
 from benchmarks.soak.pretended import Pretended, engines_of, kill, pretended
 from storage.views import open_records
+from tests.jobs.stand_ins.environment import python_with_stand_ins
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Pretended]:
-    with pretended(3, cpus=2, gpus=2) as found:
+    with pretended(3, cpus=2, gpus=2, is_apart=True) as found:
         yield found
 
 
@@ -85,6 +86,25 @@ def test_a_rank_its_worker_and_its_node_cost_a_try_each_and_no_cell(cluster: Pre
         why = "\n".join(row[0] for row in runs.execute("SELECT error FROM recorded_cells WHERE error <> ''").fetchall())
     assert re.search(r"rank 1 on \S+ ended with SIGKILL", why)
     assert re.search(r"rank 1 was lost with its worker: ", why)
+
+
+@pytest.mark.timeout(4 * LIMIT_S)
+def test_tensorrt_llm_has_a_ray_of_its_own_that_goes_with_a_rank(cluster: Pretended, tmp_path: Path) -> None:
+    """What stands in for it joins whatever Ray RAY_ADDRESS names, and takes a GPU of that for each worker."""
+    python = python_with_stand_ins(tmp_path / "engine")
+    how = ["engine=tensorrt_llm", f"engine.python={python}", "engine.batch=2", "model=bytes", "workload.output_limit=3000"]
+    run = over_two_nodes(cluster, tmp_path, *how, "workload.ignore_eos=true", "repeats=2")
+    driver = run.start()
+    run.wait(lambda: run.measured() or driver.poll() is not None, 2 * LIMIT_S)  # six raylets on one machine
+    (rank_1,) = [process for process in run.engines() if "--block" in process.cmdline()]
+    assert kill(rank_1)
+    code, said = run.finish(driver)
+    assert_true_end(code, said)
+    run.assert_each_once(2)
+    run.assert_nothing_left()
+    assert run.lost() == ["engine_died"]
+    logs = [log.read_text() for log in (tmp_path / "run" / "logs").glob("*.log") if ".rank" not in log.name]
+    assert [log.count("'visible': ['0', '1']") for log in logs] == [4, 4]
 
 
 def test_the_plan_says_on_how_many_nodes_and_what_they_lack(cluster: Pretended, tmp_path: Path) -> None:
