@@ -7,6 +7,7 @@ is in test_failures_of_storage; the table in docs/cluster.md has every failure w
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -115,6 +116,42 @@ def test_a_poison_cell_is_given_up_and_the_others_of_its_deployment_are_measured
     run.assert_nothing_left()
     assert run.lost() == ["engine_died"] * 2
     assert "engine_died" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_an_engine_that_hangs_in_mid_cell_is_ended_and_the_cell_is_tried_again(cluster: Pretended, tmp_path: Path) -> None:
+    """Each life of this engine answers two requests, which are one cell, and then stops as a whole."""
+    hang = ["engine.args.hang_after_requests=2", "load.warmup=0", "load.request_timeout_s=5"]
+    run = on(cluster, tmp_path, *hang, "repeats=2", "workload.output_limit=8")
+    code, said = run.finish(run.start())
+    assert_true_end(code, said)
+    run.assert_each_once(2)
+    run.assert_nothing_left()
+    assert run.lost() == ["engine_hung"]
+
+
+@pytest.mark.parametrize(
+    ("n_presses", "told"),
+    [pytest.param(1, "after the running cell", id="once"), pytest.param(2, "Stopping at once", id="twice")],
+)
+def test_ctrl_c_leaves_a_cluster_empty_and_what_was_measured(
+    cluster: Pretended, tmp_path: Path, n_presses: int, told: str
+) -> None:
+    run = on(cluster, tmp_path, "repeats=20", "workload.output_limit=64", "load.warmup=0")
+    driver = run.start()
+    run.wait(lambda: run.measured() and run.engines())
+    before = run.measured()
+    for _ in range(n_presses):
+        driver.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    code, said = run.finish(driver)
+    assert code == 130, said
+    assert told in said
+    assert "not measured yet" in said
+    assert "Traceback" not in said
+    assert run.lost() == []
+    assert set(run.measured().values()) == {1}
+    assert before.items() <= run.measured().items()
+    run.assert_nothing_left()
 
 
 def test_a_killed_driver_leaves_the_cluster_empty_and_another_machine_goes_on(cluster: Pretended, tmp_path: Path) -> None:
