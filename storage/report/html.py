@@ -18,7 +18,7 @@ from storage.report.headline import Headline, headline, question_of, ratio_of
 from storage.report.html_data import page_data
 from storage.report.markdown import ENVIRONMENT_COLUMNS, environment_rows, first_line, number
 from storage.report.reading import Row
-from storage.report.verdict import goodputs, setting_name, times, verdicts
+from storage.report.verdict import goodputs, setting_name, setting_of, times, verdicts
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("vendor/d3-7.9.2.min.js", "vendor/plot-0.6.17.umd.min.js", "data.js", "charts.js", "details.js", "table.js")
@@ -265,7 +265,7 @@ def _reasons(findings: Findings) -> list[dict[str, Any]]:
     for row in findings.problems:
         cell = {
             "id": row["cell_id"],
-            "where": f"{setting_name(row)}, {row['load']}, {row['draft']}, repeat {row['repeat']}",
+            "where": f"{setting_of(row, findings)}, {row['load']}, {row['draft']}, repeat {row['repeat']}",
             "error": first_line(row["error"]),
         }
         for reason in row["reasons"] or [row["status"]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from storage.report.findings import Findings, command_of
 from storage.report.reading import Row
-from storage.report.verdict import by_setting, setting_name, times, verdicts
+from storage.report.verdict import by_setting, of_run, setting_name, setting_of, times, verdicts
 
 SIMULATED = """> **SIMULATED.** These numbers come from the simulated engine: they are scripted,
 > and say nothing about any model, engine or hardware."""
@@ -164,12 +164,12 @@ def _memory(findings: Findings) -> Iterator[str]:
             "Lost and more = against the start without a draft on the same node, or on one like it.",
             "",
         )
-        yield from table((*MEMORY_LABELS, *(head for _, head in MEMORY)), (_memory_cells(row) for row in told))
+        yield from table((*MEMORY_LABELS, *(head for _, head in MEMORY)), (_memory_cells(row, findings) for row in told))
 
 
-def _memory_cells(row: Row) -> Iterable[str]:
+def _memory_cells(row: Row, findings: Findings) -> Iterable[str]:
     yield from (
-        f"{row['model']} on {row['engine']}" + (f", {row['variant']}" if row["variant"] else ""),
+        of_run(f"{row['model']} on {row['engine']}" + (f", {row['variant']}" if row["variant"] else ""), row, findings),
         row["draft"] + (f" k={row['k']}" if row["k"] else ""),
         row["node"] or "-",
     )
@@ -182,25 +182,31 @@ def _memory_cells(row: Row) -> Iterable[str]:
 def _problems(findings: Findings) -> Iterator[str]:
     if findings.problems:
         yield from ("", "## Failed or invalid", "")
-        yield from table(PROBLEM_COLUMNS, (_problem_cells(row) for row in findings.problems))
+        yield from table(PROBLEM_COLUMNS, (_problem_cells(row, findings) for row in findings.problems))
     if findings.remedies:
         yield ""
         yield from table(("reason", "rule", "what to do"), (tuple(row.values()) for row in findings.remedies))
     lost = [row for row in findings.sessions if row["status"] != "ok" or row["error"]]
     if lost:
         yield from ("", "## Sessions that failed", "")
-        yield from table(SESSION_COLUMNS, (_session_cells(row) for row in lost))
+        yield from table(SESSION_COLUMNS, (_session_cells(row, findings) for row in lost))
 
 
-def _session_cells(row: Row) -> Iterable[str]:
+def _session_cells(row: Row, findings: Findings) -> Iterable[str]:
     deployment = json.loads(row["deployment_json"] or "{}")
     draft = deployment.get("draft", {})
     drafted = (draft.get("name") or draft.get("method", "")) + (f" k={draft['k']}" if draft.get("k") else "")
-    return (f"`{row['session_id']}`", drafted, row["error_kind"], first_line(row["error"]), row["log"])
+    return (
+        of_run(f"`{row['session_id']}`", row, findings),
+        drafted,
+        row["error_kind"],
+        first_line(row["error"]),
+        row["log"],
+    )
 
 
-def _problem_cells(row: Row) -> Iterable[str]:
-    cell = f"`{row['cell_id']}` {setting_name(row)}, {row['load']}"
+def _problem_cells(row: Row, findings: Findings) -> Iterable[str]:
+    cell = f"`{row['cell_id']}` {setting_of(row, findings)}, {row['load']}"
     return (cell, row["draft"], str(row["repeat"]), row["status"], ", ".join(row["reasons"]), first_line(row["error"]))
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from storage.report.findings import Findings
 from storage.report.markdown import number
 from storage.report.reading import Row
-from storage.report.verdict import by_setting, setting_name, summary, times
+from storage.report.verdict import by_setting, setting_of, summary, times
 
 COLOURS = {"faster": "green", "slower": "red", "not significant": "dim"}
 MAX_PROBLEMS = 3
@@ -22,7 +22,7 @@ CAPTION = "× = times the paired baseline [95 % interval]; n.s. = not significan
 
 def render_summary(findings: Findings) -> RenderableType:
     """A table by draft and the verdict, for `rich`."""
-    parts: list[RenderableType] = [_table(drafts) for drafts in by_setting(findings.drafts)]
+    parts: list[RenderableType] = [_table(drafts, findings) for drafts in by_setting(findings.drafts)]
     parts += [Text(sentence.replace("**", "")) for sentence in summary(findings)]
     parts += [Text(line, "yellow") for line in _worst(findings)]
     if findings.simulated:
@@ -40,9 +40,9 @@ def _worst(findings: Findings) -> Iterator[str]:
         yield f"  {n} {reason.replace('_', ' ')}: {remedies.get(reason, 'see the report')}"
 
 
-def _table(drafts: Sequence[Row]) -> Table:
+def _table(drafts: Sequence[Row], findings: Findings) -> Table:
     loads = list(dict.fromkeys(row["load"] for row in drafts))
-    title = ", ".join([setting_name(drafts[0]), *(loads if len(loads) == 1 else [])])
+    title = ", ".join([setting_of(drafts[0], findings), *(loads if len(loads) == 1 else [])])
     table = Table(
         title=title,
         title_justify="left",

@@ -42,7 +42,7 @@ def _overall(findings: Findings, places: Sequence[str]) -> Iterator[str]:
 
 def _asides(findings: Findings) -> Iterator[str]:
     yield from goodputs(findings)
-    yield from map(_inflation, findings.inflations)
+    yield from (_inflation(row, findings) for row in findings.inflations)
     yield from _incomparable(findings)
 
 
@@ -52,8 +52,7 @@ def goodputs(findings: Findings) -> Iterator[str]:
     rows = [{**settings[place_of(row)], **row} for row in findings.details.goodput if place_of(row) in settings]
     for same in _grouped(rows, (*SETTING, "slo_ttft_s", "slo_tpot_s")):
         best = {kind: _served([row for row in same if (row["method"] == "none") is kind]) for kind in (True, False)}
-        run = f"{same[0]['run']}: " if len(findings.folders) > 1 else ""
-        where = f"{run}{setting_name(same[0])}; {limits_of(same[0])}"
+        where = f"{setting_of(same[0], findings)}; {limits_of(same[0])}"
         yield f"**Within limits** ({where}): {best[False]}; without speculation {best[True]}."
 
 
@@ -94,12 +93,11 @@ def _incomparable(findings: Findings) -> Iterator[str]:
             yield f"**{'Not comparable' if row['is_grave'] else 'With care'}** ({row['run']}): {row['sentence']}."
 
 
-def _inflation(row: Row) -> str:
+def _inflation(row: Row, findings: Findings) -> str:
     """By how much random tokens mislead, beside real text of the same length: a pair of cells has no interval."""
     text = row["real_workload"] + (f" ({row['entropy']} entropy)" if row["entropy"] else "")
-    where = f"{row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']}" + (
-        f", {row['variant']}" if row["variant"] else ""
-    )
+    setting = f"{row['model']} on {row['engine']}, {row['isl']} input tokens, {row['load']}"
+    where = of_run(setting + (f", {row['variant']}" if row["variant"] else ""), row, findings)
     speed = f"a user gets {_inflated(row, 'user_tps', 'more tokens/s', 'fewer tokens/s')}"
     if row["method"] == "none":
         told = f"without speculation {speed}"
@@ -150,6 +148,16 @@ def setting_name(row: Row) -> str:
     return ", ".join(parts)
 
 
+def setting_of(row: Row, findings: Findings) -> str:
+    """`smollm2 on transformers, workload mini, run quickstart`."""
+    return of_run(setting_name(row), row, findings)
+
+
+def of_run(name: str, row: Row, findings: Findings) -> str:
+    """The name of something; of several runs, with the one that it is of."""
+    return f"{name}, run {row['run']}" if len(findings.folders) > 1 else name
+
+
 def times(gain: Row | None) -> str:
     """`1.42× [1.31, 1.55]`, with a mark where that is no significant difference."""
     if gain is None or gain["ratio"] is None:
@@ -163,7 +171,7 @@ def times(gain: Row | None) -> str:
 
 
 def _verdict(drafts: Sequence[Row], findings: Findings) -> str:
-    setting = f"{setting_name(drafts[0])}, {drafts[0]['load']}"
+    setting = f"{setting_of(drafts[0], findings)}, {drafts[0]['load']}"
     compared = sorted((row for row in drafts if row["user_tps"]), key=lambda row: -row["user_tps"]["ratio"])
     if not compared:
         return f"**Nothing to compare** ({setting}): a speculative cell and its baseline must both be measured."

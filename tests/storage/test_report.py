@@ -16,7 +16,7 @@ from rich.console import Console
 from storage.report import find, render_summary, report_of, write_report
 from storage.report.__main__ import main
 from storage.report.markdown import table
-from storage.rows import CellResult, SessionRow
+from storage.rows import FAILED, CellResult, SessionRow
 
 ROOT = Path(__file__).parents[2]
 SWEEP = 'invocation:\n  command: "python sweep.py +grid=quickstart"\ngrid: quickstart\n'
@@ -204,12 +204,22 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
 
     assert "### small on transformers, workload mini (a)" in text
     assert "### small on transformers, workload mini (b)" in text
+    for name in ("a", "b"):
+        assert f"**Speculative decoding pays** (small on transformers, workload mini, run {name}, concurrency 1)" in text
+        assert f"small on transformers, workload mini, run {name}, concurrency 1" in rendered(*folders, width=120)
 
 
-def rendered(folder: Path, width: int = 80) -> str:
+def test_what_failed_is_told_of_its_run_where_there_are_several(tmp_path: Path) -> None:
+    failed = [CellResult(create_row(create_cell(), status=FAILED, error_kind="x", error="no"))]
+    folders = [record(tmp_path / name, *failed) for name in ("a", "b")]
+    assert "workload mini, run b, concurrency 1 |" in report_of(folders)
+    assert ", run " not in report_of(folders[:1])
+
+
+def rendered(*folders: Path, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as capture:
-        console.print(render_summary(find([folder])))
+        console.print(render_summary(find(folders)))
     return capture.get()
 
 
