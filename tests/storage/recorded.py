@@ -6,6 +6,7 @@ Defaults are chosen so that numbers can be worked out by hand: sent at 0, first 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload
 from storage.rows import CellResult, CellRow, RequestRow, SessionRow
 from storage.runs import RunStore
+from storage.views import open_runs, settle_for
 
 MS = 1_000_000
 
@@ -97,3 +99,10 @@ def record(folder: Path, *results: CellResult | SessionRow, sweep: str = "grid: 
         for result in results:
             store.write(result)
     return folder
+
+
+def ask(folder: Path, sql: str) -> list[Any]:
+    """The rows of an answer, asked for as `storage.query` does: what its views share is computed once."""
+    with open_runs([folder]) as runs:
+        settle_for(runs, re.findall(r"\w+", sql))
+        return runs.execute(sql).fetchall()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import create_cell, create_request, create_row, record
+from recorded import ask, create_cell, create_request, create_row, record
 
 from storage.rows import CellResult
 from storage.views import open_runs
@@ -30,11 +30,6 @@ def cell(
         for n, gap in enumerate(gaps)
     ]
     return CellResult(row, requests)
-
-
-def ask(folder: Path, sql: str) -> list[Any]:
-    with open_runs([folder]) as runs:
-        return runs.execute(sql).fetchall()
 
 
 def test_a_ratio_above_one_means_faster_in_every_metric(tmp_path: Path) -> None:

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import create_cell, create_request, create_row, record
+from recorded import ask, create_cell, create_request, create_row, record
 
 from jobs.spec import Load
 from storage.rows import CellResult, CellRow, RequestRow
-from storage.views import open_runs
 
 
-def ask(folder: Path, sql: str, *results: CellResult) -> list[Any]:
-    with open_runs([record(folder / "run", *results)]) as runs:
-        return runs.execute(sql).fetchall()
+def measured(folder: Path, sql: str, *results: CellResult) -> list[Any]:
+    return ask(record(folder / "run", *results), sql)
 
 
 def limited(**limits: float) -> CellRow:
@@ -50,7 +48,7 @@ def test_goodput_counts_the_requests_that_meet_every_limit(tmp_path: Path, limit
     row = limited(**limits)
     sql = "SELECT slo_attainment, goodput_rps FROM cells"
 
-    assert ask(tmp_path, sql, CellResult(row, four_requests(row))) == [expected]
+    assert measured(tmp_path, sql, CellResult(row, four_requests(row))) == [expected]
 
 
 def test_a_cell_from_before_there_were_limits_has_no_goodput_and_the_same_condition(tmp_path: Path) -> None:
@@ -62,7 +60,7 @@ def test_a_cell_from_before_there_were_limits_has_no_goodput_and_the_same_condit
     same = "min(condition) OVER () = max(condition) OVER ()"
     sql = f"SELECT method, slo_ttft_s, slo_attainment, {same} FROM cells ORDER BY method"
 
-    assert ask(tmp_path, sql, *results) == [("ngram", None, None, True), ("none", 0.2, 0.5, True)]
+    assert measured(tmp_path, sql, *results) == [("ngram", None, None, True), ("none", 0.2, 0.5, True)]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +77,13 @@ def test_chunks_that_shared_a_read_are_a_reason_of_their_own(tmp_path: Path, mer
     talk = create_request(row, 0, gaps_ms=gaps_ms)
     sql = "SELECT merged_share, list_filter(reasons, lambda reason: reason <> 'too_few_requests') FROM cells"
 
-    assert ask(tmp_path, sql, CellResult(row, [talk])) == [(pytest.approx(share), expected)]
+    assert measured(tmp_path, sql, CellResult(row, [talk])) == [(pytest.approx(share), expected)]
 
 
 def test_a_busy_client_and_merged_chunks_are_told_apart(tmp_path: Path) -> None:
     row = create_row(create_cell(), merged_reads=2, client_cpu_share=0.95)
     requests = [create_request(row, n) for n in range(3)]
 
-    assert ask(tmp_path, "SELECT reasons FROM cells", CellResult(row, requests)) == [
+    assert measured(tmp_path, "SELECT reasons FROM cells", CellResult(row, requests)) == [
         (["client_saturated", "chunks_merged"],)
     ]

@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import create_cell, create_request, create_row, create_session, record
+from recorded import ask, create_cell, create_request, create_row, create_session, record
 
 from storage.rows import CellResult, CellRow, SessionRow
 from storage.views import open_runs, views_sql
-
-
-def ask(folder: Path, sql: str) -> list[Any]:
-    with open_runs([folder]) as runs:
-        return runs.execute(sql).fetchall()
 
 
 def cell(
