@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ HUB_FAILURES = (OSError, ValueError, hub_errors.HTTPError)  # type: ignore[attr-
 CONVERTER = PROJECT_ROOT / "jobs/engines/host/convert_gguf.py"
 CONVERTER_VERSION = 1  # in the cached folder's name: raise it when the converter writes something else
 CONVERSION_LIMIT_S = 1800
+LOOK_LIMIT_S = 60.0  # for an interpreter to start, be it on a slow file system
 
 FIND_PACKAGE = (
     "import importlib.util, sys; s = importlib.util.find_spec(sys.argv[1]); print(s.submodule_search_locations[0])"
@@ -165,8 +167,10 @@ def package_folders(name: str) -> list[Path]:
     ours = importlib.util.find_spec(name)
     folders = [Path(folder) for folder in (ours.submodule_search_locations or ())] if ours else []
     if Path(engine_python()).is_file():
-        told = subprocess.run([engine_python(), "-I", "-c", FIND_PACKAGE, name], capture_output=True, text=True, check=False)
-        folders += [Path(line) for line in told.stdout.splitlines()]
+        command = [engine_python(), "-I", "-c", FIND_PACKAGE, name]
+        with suppress(subprocess.TimeoutExpired):
+            told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOOK_LIMIT_S)
+            folders += [Path(line) for line in told.stdout.splitlines()]
     return folders
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
+GIT_LIMIT_S = 30.0
 LIBRARIES = ("ray", "hydra-core", "pyarrow", "duckdb", "numpy", "transformers", "tokenizers")
 
 
@@ -85,12 +86,16 @@ def git_state() -> tuple[str, bool | None]:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return os.environ.get("SPECSWEEP_COMMIT", ""), None  # an image has no clone, and says so itself
-    return commit, bool(_git("status", "--porcelain", "--untracked-files=no"))
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return commit, None if changes is None else bool(changes)
 
 
 def _git(*words: str) -> str | None:
     git = shutil.which("git")
     if git is None or not (PROJECT_ROOT / ".git").exists():
         return None
-    done = subprocess.run([git, "-C", str(PROJECT_ROOT), *words], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
+    command = [git, "-C", str(PROJECT_ROOT), *words]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S)
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None

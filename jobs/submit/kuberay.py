@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from jobs.errors import BadInput
+from jobs.submit.programs import hand_to
 from jobs.submit.sweep_command import ROOT, sweep_command
-from jobs.submit.values import first_line
 
 SOURCE = "/opt/specsweep"  # where the images of docker/ keep the project
 RESULTS = "/results"
@@ -152,10 +152,7 @@ def apply_manifest(text: str) -> str:
     """Hand it to kubectl; what that says."""
     if not shutil.which("kubectl"):
         raise BadInput("--apply needs `kubectl`, which is not on PATH. Without --apply, the manifest is printed.")
-    done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, capture_output=True, check=False)
-    if done.returncode:
-        raise BadInput(f"kubectl refused: {first_line(done.stderr)}")
-    return done.stdout.strip()
+    return hand_to(["kubectl", "apply", "-f", "-"], text)
 
 
 def _group(engine: str) -> str:

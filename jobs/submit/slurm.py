@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.errors import BadInput
+from jobs.submit.programs import hand_to
 from jobs.submit.sweep_command import ROOT, sweep_command
-from jobs.submit.values import first_line
 
 FIRST_PORT = 20000
 PORTS = 20000
@@ -125,7 +124,4 @@ def submit_script(script: str) -> str:
         raise BadInput(
             "Submitting needs Slurm's `sbatch`, which is not on PATH. Use --print here, and run sbatch where Slurm is."
         )
-    done = subprocess.run(["sbatch"], input=script, text=True, capture_output=True, check=False)
-    if done.returncode:
-        raise BadInput(f"sbatch refused: {first_line(done.stderr)}")
-    return done.stdout.strip()
+    return hand_to(["sbatch"], script)

@@ -230,3 +230,12 @@ def test_the_cache_folder(platform: str, environment: dict[str, str], folder: st
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
     assert cache_folder() == Path(folder).expanduser()
+
+
+def test_an_interpreter_that_does_not_answer_has_no_package(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "python").write_text("#!/bin/sh\nexec sleep 60\n")
+    (here / "python").chmod(0o755)
+    monkeypatch.setenv("SPECSWEEP_TRANSFORMERS_PYTHON", str(here / "python"))
+    monkeypatch.setattr(models, "LOOK_LIMIT_S", 0.2)
+    with pytest.raises(BadInput, match="Neither .* has it"):
+        resolve("package:no_such_package/x.gguf")

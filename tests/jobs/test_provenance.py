@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -40,6 +41,20 @@ def test_the_commit_comes_from_the_clone_or_else_from_the_image(monkeypatch: pyt
 
     assert provenance.git_state() == ("told-by-the-image", None)
     provenance.git_state.cache_clear()
+
+
+@pytest.mark.parametrize("slow", ["rev-parse", "status"])
+def test_what_a_git_that_does_not_answer_would_say_is_unknown(
+    slow: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "git").write_text(f'#!/bin/sh\n[ "$3" = {slow} ] && exec sleep 60\necho abc\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(provenance, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "GIT_LIMIT_S", 1.0)
+    monkeypatch.delenv("SPECSWEEP_COMMIT", raising=False)
+    assert provenance.git_state.__wrapped__() == ("" if slow == "rev-parse" else "abc", None)
 
 
 def test_an_assigned_gpu_is_told_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:

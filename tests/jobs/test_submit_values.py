@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from jobs.errors import BadInput
-from jobs.submit import kuberay, ray_jobs, slurm
+from jobs.submit import kuberay, programs, ray_jobs, slurm
 from jobs.submit.__main__ import main
 
 PODS = ("kuberay", "--head-image", "h:1", "--gpus", "1", "--worker", "vllm=v:1")
@@ -162,6 +162,15 @@ def test_the_home_of_a_ray_jobs_results_is_the_heads(results: str, expected: str
     assert f"run.dir={expected}" in shlex.split(sent[0])
 
 
+SUBMIT = {"sbatch": slurm.submit_script, "kubectl": kuberay.apply_manifest}
+
+
+def put_program(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize(
     ("program", "said", "expected"),
     [
@@ -173,12 +182,17 @@ def test_the_home_of_a_ray_jobs_results_is_the_heads(results: str, expected: str
 def test_a_refusal_of_the_cluster_is_its_first_line(
     program: str, said: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / program).write_text(f"#!/bin/sh\ncat >/dev/null\nprintf '{said}' >&2\nexit 1\n")
-    (tmp_path / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    submit = slurm.submit_script if program == "sbatch" else kuberay.apply_manifest
+    put_program(tmp_path / program, f"cat >/dev/null\nprintf '{said}' >&2\nexit 1", monkeypatch)
     with pytest.raises(BadInput, match=f"^{program} refused: {expected}$"):
-        submit("text")
+        SUBMIT[program]("text")
+
+
+@pytest.mark.parametrize("program", ["sbatch", "kubectl"])
+def test_a_cluster_that_does_not_answer_is_one_line(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_program(tmp_path / program, "exec sleep 60", monkeypatch)
+    monkeypatch.setattr(programs, "ANSWER_LIMIT_S", 0.2)
+    with pytest.raises(BadInput, match=rf"^{program} must answer within 0.2 s: it did not\. It may have taken the job"):
+        SUBMIT[program]("text")
 
 
 def test_ctrl_c_ends_following_and_says_that_the_job_goes_on(
