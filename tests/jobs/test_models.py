@@ -237,5 +237,5 @@ def test_an_interpreter_that_does_not_answer_has_no_package(here: Path, monkeypa
     (here / "python").chmod(0o755)
     monkeypatch.setenv("SPECSWEEP_TRANSFORMERS_PYTHON", str(here / "python"))
     monkeypatch.setattr(models, "LOOK_LIMIT_S", 0.2)
-    with pytest.raises(BadInput, match="Neither .* has it"):
+    with pytest.raises(BadInput, match=r"Neither .* has it"):
         resolve("package:no_such_package/x.gguf")
