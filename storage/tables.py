@@ -1,8 +1,8 @@
 """Owns the Arrow schema of every kind of row, and how it is encoded in Parquet. Does not own paths or metrics.
 
 A schema names its columns explicitly and in the order of the dataclass in `storage/rows.py`; a test holds the two together.
-Encodings are measured (`benchmarks/storage`): a gap of 3.2 bytes of entropy takes 3.34 in BYTE_STREAM_SPLIT, 3.46 in
-DELTA_BINARY_PACKED, 4.1 plain, and 7 with the default dictionary.
+Encodings are measured (`benchmarks/storage`): a gap of 3.2 bytes of entropy takes 3.46 in DELTA_BINARY_PACKED, 4.1 plain,
+and 7 with the default dictionary. BYTE_STREAM_SPLIT takes 3.34, but DuckDB 1.5, the last for Python 3.10, cannot read it.
 """
 
 from __future__ import annotations
@@ -177,8 +177,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 """folder of a run → schema of the files in it. Those of `decisions/` are rewritten whole, and so are never compacted."""
 
-_DELTA = ("t_sched_ns", "t_sent_ns", "t_ns", "late_send_ns.list.element")
-_SPLIT = ("chunk_gap_ns.list.element",)
+_DELTA = ("t_sched_ns", "t_sent_ns", "t_ns", "late_send_ns.list.element", "chunk_gap_ns.list.element")
 _PLAIN = (
     "output_ids.list.element",
     "logprobs.list.element",
@@ -203,9 +202,8 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
         schema,
         compression="zstd",
         compression_level=3,
-        use_dictionary=[path for path in paths if path not in (*_DELTA, *_SPLIT, *_PLAIN)],
-        column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DELTA}
-        | {path: "BYTE_STREAM_SPLIT" for path in paths if path in _SPLIT},
+        use_dictionary=[path for path in paths if path not in (*_DELTA, *_PLAIN)],
+        column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DELTA},
         write_statistics=["cell_id", "schema_version"],
         store_schema=False,
     )

@@ -24,8 +24,8 @@ WITH counted_steps AS (
     GROUP BY run, cell_id, category, position
 )
 SELECT run, cell_id, category, position, n_reached, n_accepted, n_accepted / nullif(n_reached, 0) AS ar_conditional,
-       product(ar_conditional) OVER earlier AS known, CASE WHEN n_reached > 0 OR known = 0 THEN known END AS ar_joint
-FROM counted_steps WINDOW earlier AS (PARTITION BY run, cell_id, category ORDER BY position);
+       product(ar_conditional) OVER positions_before AS known, CASE WHEN n_reached > 0 OR known = 0 THEN known END AS ar_joint
+FROM counted_steps WINDOW positions_before AS (PARTITION BY run, cell_id, category ORDER BY position);
 
 CREATE VIEW acceptance_lengths AS
 -- AL by slices, one row a cell, kind and slice: the whole ('all'), a category, a turn (from 0), a bin of the output position
