@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import create_cell, create_request, create_row, create_session, record
+from recorded import ask, create_cell, create_request, create_row, create_session, record
 
 from storage.rows import CellResult, CellRow, RequestRow, ScoredRow
 from storage.tables import CELLS, REQUESTS, SCORED, to_parquet
-from storage.views import open_runs
 
 VOCABULARY = 40
 TEMPERATURE = 0.8
@@ -73,11 +72,6 @@ def write(folder: Path, cells: Sequence[tuple[CellRow, list[RequestRow], list[Sc
     ):
         (folder / kind / "all-1.parquet").write_bytes(to_parquet(content, schema))
     return folder
-
-
-def ask(folder: Path, sql: str) -> list[Any]:
-    with open_runs([folder]) as runs:
-        return runs.execute(sql).fetchall()
 
 
 N_PAIRS = 400

@@ -96,8 +96,8 @@ def test_the_same_rows_give_the_same_views_in_a_bucket_and_in_a_folder(run: str,
     here = record(tmp_path / run.rpartition("/")[2], create_session(ROW), RESULT)
     record(run, create_session(ROW), RESULT)  # type: ignore[arg-type]
 
-    for view in ("cells", "requests", "sessions", "attempts"):
-        with open_runs([run]) as remote, open_runs([here]) as local:
+    with open_runs([run]) as remote, open_runs([here]) as local:
+        for view in ("cells", "requests", "sessions", "attempts"):
             assert remote.execute(f"FROM {view}").fetchall() == local.execute(f"FROM {view}").fetchall()
 
 

@@ -20,7 +20,7 @@ from storage.report import find
 from storage.rows import SCHEMA_VERSION, CellResult, TelemetryRow
 from storage.runs import history_of
 from storage.tables import SCHEMAS
-from storage.views import PUBLIC_VIEWS, open_runs
+from storage.views import PUBLIC_VIEWS, open_runs, settle_for
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -42,6 +42,7 @@ OF_NO_RUN = ("thresholds", "remedies", "advice", "glossary")
 
 def test_a_run_without_any_result_has_every_view_empty_and_typed(tmp_path: Path) -> None:
     with open_runs([record(tmp_path / "run")]) as runs:
+        settle_for(runs, PUBLIC_VIEWS)
         for view in PUBLIC_VIEWS:
             found = runs.execute(f"SELECT count(*) FROM {view}").fetchall()[0][0]
             assert (found > 0) == (view in (*OF_NO_RUN, "runs")), view

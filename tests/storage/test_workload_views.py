@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jobs.spec import Cell, Workload
 from storage.report.findings import find
 from storage.report.verdict import verdicts
 from storage.rows import CellResult, CellRow
-from storage.views import open_runs
+from storage.views import open_runs, settle_for
 
 REAL = Workload(name="synthetic", isl=50)
 RANDOM = Workload(name="random_tokens", isl=50)
@@ -30,6 +31,7 @@ def result(row: CellRow, n: int = 3, **request: Any) -> CellResult:
 
 def first(folder: Path, sql: str) -> dict[str, Any]:
     with open_runs([folder]) as runs:
+        settle_for(runs, re.findall(r"\w+", sql))
         answer = runs.execute(sql)
         return dict(zip([column[0] for column in answer.description], answer.fetchall()[0], strict=True))
 
