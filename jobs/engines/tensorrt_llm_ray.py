@@ -53,7 +53,8 @@ def environment_of(meeting: Meeting) -> Mapping[str, str]:
         "RAY_ADDRESS": meeting.authority,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": meeting.secret,
-        "RAY_raylet_start_wait_time_s": "60",  # on a busy machine its own limit is too short
+        "RAY_raylet_start_wait_time_s": "120",  # on a busy machine its own limits are too short
+        "RAY_NUM_REDIS_GET_RETRIES": "90",  # of two seconds each: for the node of rank 0, by the others
     }
 
 
