@@ -178,10 +178,10 @@ def test_a_killed_driver_leaves_the_cluster_empty_and_another_machine_goes_on(cl
 
 def test_a_short_soak_loses_nothing_measures_nothing_twice_and_leaves_nothing(cluster: Pretended, tmp_path: Path) -> None:
     """`python benchmarks/soak/run.py` is the long one: 2,000 cells over 16 nodes."""
-    shape = {"cells": 24, "cells_a_session": 6, "cell_s": 1.5, "kill_every_s": 1.5, "seed": 1}
+    shape = {"cells": 36, "cells_a_session": 6, "cell_s": 1.5, "kill_every_s": 1.0, "seed": 1}
     soak = Soak(cluster, tmp_path, **shape, most_kills=len(LEVELS))
     told = soak.told(soak.run(), seats=4)
-    assert [told[name] for name in ("cells", "measured", "lost", "duplicated", "orphans")] == [24, 24, 0, 0, 0], told
+    assert [told[name] for name in ("cells", "measured", "lost", "duplicated", "orphans")] == [36, 36, 0, 0, 0], told
     assert told["kills"] == dict.fromkeys(LEVELS, 1), told
     assert told["exit_code"] in (0, 1), told
 
