@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import MS, create_cell, create_request, create_row, create_session, record
 
 from jobs.spec import Load
 from storage.rows import CellResult, SessionRow
-from storage.views import open_runs
 
 Result = CellResult | SessionRow
 
 
 def ask(folder: Path, sql: str) -> list[Any]:
     """The rows of an answer; bare values where there is one column."""
-    with open_runs([folder]) as runs:
-        rows = runs.execute(sql).fetchall()
-    return [row[0] if len(row) == 1 else row for row in rows]
+    return [row[0] if len(row) == 1 else row for row in recorded.ask(folder, sql)]
 
 
 def measured(folder: Path, sql: str, *results: Result) -> list[Any]:
