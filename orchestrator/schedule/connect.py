@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -44,6 +44,7 @@ PRIVATE = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # a signal to the process group may end its server before us
 }
+OPEN, TOKEN = {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token"}
 ONLOOKERS: dict[str, Any] = {
     name: lambda node, **_: None for name in ("start_api_server", "start_monitor", "start_log_monitor")
 }
@@ -114,11 +115,12 @@ def _start(cluster: Cluster, folder: Path, marker: tuple[str, str]) -> None:
 
 @contextmanager
 def _existing(cluster: Cluster) -> Iterator[None]:
-    with _tokens_sent():
+    with ExitStack() as settings:
         try:
+            check_token()
             address = _address_of(cluster)
             _knock(address)
-            _ask(address)
+            settings.enter_context(_trusting(_trust_of(address)))
             ray.init(address, namespace=cluster.namespace, log_to_driver=False, logging_level="error")
         except BadInput:
             raise
@@ -130,15 +132,26 @@ def _existing(cluster: Cluster) -> Iterator[None]:
             ray.shutdown()
 
 
-@contextmanager
-def _tokens_sent() -> Iterator[None]:
-    """Ray sends a token only in this mode, which `ray start` takes by itself where there is a token."""
-    check_token()
+def _trust_of(address: str) -> dict[str, str]:
+    """The setting in which that Ray answers us: without a token if it may be; workers of a cluster that has none die of one.
+
+    Raises where no Ray answers in time, or not to our token.
+    """
     if "RAY_AUTH_MODE" in os.environ or not has_token():
-        yield
-        return
+        _ask(address, {})
+        return {}
     try:
-        with _environment({"RAY_AUTH_MODE": "token"}):
+        _ask(address, OPEN)
+        return OPEN
+    except BadInput:
+        _ask(address, TOKEN)
+        return TOKEN
+
+
+@contextmanager
+def _trusting(setting: Mapping[str, str]) -> Iterator[None]:
+    try:
+        with _environment(setting):
             Config.initialize("")  # it read the environment when it was imported
             yield
     finally:
@@ -163,11 +176,13 @@ def _knock(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
-def _ask(address: str) -> None:
-    """Raise where no Ray answers in time, or not to our token. In a process of its own: Ray waits for minutes, or aborts."""
-    command = [sys.executable, "-c", ASK_CLUSTER, address]
+def _ask(address: str, setting: Mapping[str, str]) -> None:
+    """In a process of its own: Ray waits for minutes, or aborts."""
+    command, environment = [sys.executable, "-c", ASK_CLUSTER, address], {**os.environ, **setting}
     try:
-        asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_LIMIT_S, check=False)
+        asked = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_LIMIT_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise ConnectionError(f"something listens there, and no Ray answered within {ANSWER_LIMIT_S:g} s.") from None
     if asked.returncode == 0:

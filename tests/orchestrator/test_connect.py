@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,22 +81,30 @@ def test_a_refusal_is_one_line_with_its_cause(deaf: str, told: str, message: str
     assert "\n" not in str(refusal.value)
 
 
+ASKS_FOR_A_TOKEN = "import os, sys; sys.exit(0 if os.environ.get('RAY_AUTH_MODE') == 'token' else 'AuthenticationError')"
+
+
 @pytest.mark.parametrize("place", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", ""])
-def test_a_token_that_is_there_is_sent(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_there_is_sent_where_one_is_asked_for_only(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with connect._tokens_sent():
-        assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setattr(connect, "ASK_CLUSTER", ASKS_FOR_A_TOKEN)
+    with pytest.raises(BadInput, match="must be given its token"):
+        connect._trust_of("h:1")
     (tmp_path / "token").write_text("x")
     if place:
         monkeypatch.setenv(place, str(tmp_path / "token"))  # a path is a token, too
     else:
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray" / "auth_token").write_text("x")
-    with connect._tokens_sent():
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-    assert "RAY_AUTH_MODE" not in os.environ
+    assert connect._trust_of("h:1") == {"RAY_AUTH_MODE": "token"}
+    monkeypatch.setattr(connect, "ASK_CLUSTER", "")
+    assert connect._trust_of("h:1") == {"RAY_AUTH_MODE": "disabled"}
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert connect._trust_of("h:1") == {}, "who says how is obeyed"
 
 
 @pytest.mark.parametrize(
