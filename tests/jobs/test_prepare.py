@@ -281,6 +281,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         pytest.param({}, "`messages` must be a list of messages: got None", id="neither column"),
         pytest.param({"messages": [MASK]}, "a message must have one of the roles", id="texts for messages"),
         pytest.param({"messages": [{"role": "user"}]}, "a user's message must say something", id="no content"),
+        pytest.param(
+            {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]},
+            r"`messages` of SPEED-Bench must be a user's only: got \['system', 'user'\] in line 1 of .* the hub's files",
+            id="a system prompt that would be lost",
+        ),
+        pytest.param(
+            {"messages": [{"role": role, "content": "Hi."} for role in ("user", "assistant", "user")]},
+            r"must be a user's only: got \['user', 'assistant', 'user'\]",
+            id="an answer that would be lost",
+        ),
     ],
 )
 def test_rows_of_another_shape_are_refused_not_called_whole(

@@ -122,7 +122,11 @@ def _turns(source: str, row: Mapping[str, Any], kit: Kit) -> list[str]:
 
 
 def _with_turns(row: Row) -> dict[str, Any]:
-    values = {**row.values, "turns": list(dialogue_in(row).turns)}
+    dialogue = dialogue_in(row)
+    if dialogue.opening or dialogue.recorded:
+        roles = [message["role"] for message in row.get("messages")]
+        raise row.wrong("`messages` of SPEED-Bench must be a user's only", roles, "Name the hub's files.")
+    values = {**row.values, "turns": list(dialogue.turns)}
     values.pop("messages", None)
     if missing := [name for name in ("question_id", "source", "src_id") if not isinstance(values.get(name), str)]:
         raise BadInput(
