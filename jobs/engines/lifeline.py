@@ -27,6 +27,9 @@ import psutil
 from jobs.errors import SpecSweepError
 
 PROJECT = Path(__file__).resolve().parents[2]
+WATCHED = "SPECSWEEP_WATCHED"
+"""Tells the supervisor the marker. Its command line must not: an engine's marker is the key to it, and others read those."""
+
 GOODBYE = b"goodbye\n"
 GRACE_S = 3.0  # from TERM to KILL after the owner's death
 KILL_LIMIT_S = 10.0  # a killed process that is still there is stuck in the kernel
@@ -44,20 +47,20 @@ class Lifeline:
         folders = [part for path in remove for part in ("--remove", str(path.absolute()))]
         passed = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         starter = subprocess.Popen(
-            [sys.executable, "-m", "jobs.engines.lifeline", "--marker", "=".join(marker), "--grace", str(grace_s), *folders],
+            [sys.executable, "-m", "jobs.engines.lifeline", "--grace", str(grace_s), *folders],
             bufsize=0,
             stdin=subprocess.PIPE,  # close-on-exec: no engine inherits its write end
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={"PYTHONPATH": str(PROJECT), **passed},  # not all of ours: it must not carry its owner's own marker
+            env={"PYTHONPATH": str(PROJECT), WATCHED: "=".join(marker), **passed},  # not its owner's own marker
             start_new_session=True,
         )
         assert starter.stdin is not None
         self._pipe = starter.stdin
         if starter.wait() != 0:
             self._pipe.close()
-            raise SpecSweepError(f"the lifeline of {'='.join(marker)} must start: it ended with {starter.returncode}.")
+            raise SpecSweepError(f"the lifeline of {marker[0]} must start: it ended with {starter.returncode}.")
 
     def close(self) -> None:
         """Say goodbye. Safe to call twice."""
@@ -142,7 +145,6 @@ def remove(folder: Path, *, limit_s: float = 5.0) -> None:
 def main() -> None:
     """The supervisor: fork away from the owner, wait for the end of the pipe, clean up unless it ended with a goodbye."""
     parser = argparse.ArgumentParser(prog="python -m jobs.engines.lifeline")
-    parser.add_argument("--marker", required=True)
     parser.add_argument("--grace", required=True, type=float)
     parser.add_argument("--remove", action="append", default=[], type=Path)
     args = parser.parse_args()
@@ -151,7 +153,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the owner, waiting for this, knows that the supervisor stands
     if sys.stdin.buffer.read() != GOODBYE:
-        name, _, value = args.marker.partition("=")
+        name, _, value = os.environ[WATCHED].partition("=")
         end_tree((name, value), grace_s=args.grace)
         for folder in args.remove:
             remove(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.engines.lifeline import PROJECT, Lifeline, alive, end_tree, marked
+from jobs.engines.lifeline import PROJECT, WATCHED, Lifeline, alive, end_tree, marked
 from jobs.errors import SpecSweepError
 
 VARIABLE = "SPECSWEEP_TEST"
@@ -59,14 +59,14 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 10.0) -> bool:
 
 def supervisors(marker: tuple[str, str]) -> list[psutil.Process]:
     """The lifeline processes of this marker."""
-    return [p for p in alive(psutil.process_iter()) if "=".join(marker) in _command(p)]
+    return [process for process in alive(psutil.process_iter()) if _watched(process) == "=".join(marker)]
 
 
-def _command(process: psutil.Process) -> list[str]:
+def _watched(process: psutil.Process) -> str:
     try:
-        return process.cmdline()
+        return process.environ().get(WATCHED, "")
     except psutil.Error:
-        return []
+        return ""
 
 
 OWNER = """
@@ -166,7 +166,7 @@ def test_a_lifeline_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch, t
     broken.write_text("#!/bin/sh\nexit 9\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(SpecSweepError, match="must start: it ended with 9"):
+    with pytest.raises(SpecSweepError, match=f"the lifeline of {VARIABLE} must start: it ended with 9"):
         Lifeline((VARIABLE, "x"))
 
 

@@ -83,6 +83,16 @@ def test_a_clean_life(place: Place) -> None:
     assert "serving" in place.log.read_text()
 
 
+def test_no_command_line_tells_the_key_of_an_engine(place: Place) -> None:
+    """Everybody on the machine may read command lines, the lifeline's too."""
+    process = place.start(SERVER)
+    process.wait_ready(place.endpoint, "/health", 20.0)
+    lines = [info["cmdline"] or [] for info in (p.info for p in psutil.process_iter(["cmdline"]))]
+    assert any("jobs.engines.lifeline" in line and str(place.scratch) in line for line in lines)
+    assert not [line for line in lines if place.nonce in " ".join(line)]
+    process.stop()
+
+
 def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(place: Place) -> None:
     process = place.start(WITH_GRANDCHILD)
     process.wait_ready(place.endpoint, "/health", 20.0)
