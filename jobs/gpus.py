@@ -64,7 +64,7 @@ def forget_errors(gpu: Gpu) -> None:
 
 
 def sample_gpu(gpu: Gpu, t_ns: int) -> TelemetryRow:
-    """What changes from one tenth of a second to the next."""
+    """What changes from one tenth of a second to the next, and memory errors: what adds up, a short cell needs twice."""
     import pynvml as nvml
 
     handle = gpu.handle
@@ -82,23 +82,28 @@ def sample_gpu(gpu: Gpu, t_ns: int) -> TelemetryRow:
         clock_mhz=told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         energy_j=None if millijoules is None else millijoules / 1000,
         throttle_reasons=told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        ecc_corrected=memory_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected=memory_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
     )
 
 
 def health_of(gpu: Gpu, ours: Collection[int]) -> dict[str, Any]:
-    """What changes seldom, as columns of its row: temperature, memory errors, a critical error, tenants beside `ours`."""
+    """What changes seldom, as columns of its row: temperature, a critical error, tenants beside `ours`."""
     import pynvml as nvml
-
-    def ecc(kind: int) -> Any:
-        return told(lambda: nvml.nvmlDeviceGetTotalEccErrors(gpu.handle, kind, nvml.NVML_VOLATILE_ECC))
 
     return {
         "temperature_c": told(lambda: float(nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU))),
-        "ecc_corrected": ecc(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        "ecc_uncorrected": ecc(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         "xid": None if gpu.errors is None else told(lambda: int(nvml.nvmlEventSetWait_v2(gpu.errors, 0).eventData)),
         **_others(tenants_of(gpu), ours),
     }
+
+
+def memory_errors(gpu: Gpu, kind: int) -> int | None:
+    """Of that kind, since its driver was loaded."""
+    import pynvml as nvml
+
+    count: int | None = told(lambda: nvml.nvmlDeviceGetTotalEccErrors(gpu.handle, kind, nvml.NVML_VOLATILE_ECC))
+    return count
 
 
 def tenants_of(gpu: Gpu) -> list[Tenant] | None:
