@@ -6,6 +6,7 @@ Does not own what a GPU tells (`gpus`), or judgements about it: those are views.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -88,8 +89,8 @@ class Telemetry:
 
 
 def next_look_s(due_s: float, now_s: float, period_s: float) -> float:
-    """A period after the last one was due, however long that took; what was missed is not made up for."""
-    return max(due_s + period_s, now_s)
+    """A period after the last one was due, however long that took; what was missed is left out, so that there is a rest."""
+    return due_s + period_s * max(1, math.ceil((now_s - due_s) / period_s))
 
 
 def running_process(pid: int) -> psutil.Process | None:
