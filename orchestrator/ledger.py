@@ -9,7 +9,7 @@ each until the last of them has. Does not own Ray, the order (`plan`, `pack`), o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import islice
@@ -143,10 +143,10 @@ class Ledger:
         demand = demand_of(deployment)
         return self._taken(self._fullest(demand, until_s, {}), until_s)
 
-    def has_room_beside(self, nodes: Collection[Node], deployment: Deployment) -> bool:
-        """Whether it could start now on none of these."""
+    def has_trusted_room(self, deployment: Deployment) -> bool:
+        """Whether it could start now, and on no node that is doubted."""
         seats = self._fullest(demand_of(deployment), inf, {})
-        return bool(seats) and not any(seat.node in nodes for seat in seats)
+        return bool(seats) and not any(seat.node.id in self._doubted for seat in seats)
 
     def next(self, waiting: Waiting, now_s: float) -> tuple[SessionSpec, Seats] | None:
         """The first session of the plan that may start now, no longer waiting, with its seats; None = all have to wait."""

@@ -272,7 +272,7 @@ class Scheduler:
             self._doubts.fail(running.nodes, now_s)
             self._ledger.refresh(self._fleet.nodes(), self._doubts.at(now_s))
             deployment = running.spec.deployment
-            if not deployment.engine.runtime_env and self._ledger.has_room_beside(running.nodes, deployment):
+            if not deployment.engine.runtime_env and self._ledger.has_trusted_room(deployment):
                 yield from self._put_back(running)
 
     def _ask_progress(self) -> None:

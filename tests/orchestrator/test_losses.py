@@ -23,6 +23,7 @@ from orchestrator.settings import Cluster
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
 
 BOX = Node("box", "box", cpus=4, gpus=0)
+OTHER = Node("other", "other", cpus=4, gpus=0)
 CELL = cell()
 SPEC = SessionSpec("s", "now", CELL.deployment, (CellOrder(CELL, 1),), 1.0)
 
@@ -201,6 +202,20 @@ def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkey
         assert list(scheduler._move_held()) == []
     (told,) = said
     assert "Session s waits for Ray to start its worker on box" in told
+
+
+def test_a_session_that_is_held_up_moves_once_and_not_to_and_fro(killed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may need longer than the limit everywhere: a folder in the network, a busy machine."""
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, OTHER])
+    scheduler, first = scheduler_of("nothing comes")
+    monkeypatch.setattr(scheduler._workers, "start", lambda *_: Held("nothing comes", "another actor"))
+    for _ in range(5):
+        assert list(scheduler._move_held()) == []
+        scheduler._admit(scheduler._waiting)
+    (running,) = scheduler._running
+    assert {*first.nodes, *running.nodes} == {BOX, OTHER}
+    assert killed == ["the actor"]
 
 
 @pytest.mark.parametrize(
