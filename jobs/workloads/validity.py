@@ -14,13 +14,15 @@ from contextlib import closing
 from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
-from referencing import Registry
+from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 TOOL_CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+REFERENCES = ("$ref", "$dynamicRef")
+IS_SCHEMA = Draft202012Validator(Draft202012Validator.META_SCHEMA)
 
 
 def is_valid(expects: str, answer: str) -> bool:
@@ -40,22 +42,25 @@ def fault_of(schema: Mapping[str, Any]) -> str:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return f"at {error.json_path}: {error.message}"
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).crawl().resolver()
-    for name in _references(schema):
+    return next(_faults(schema, REGISTRY.resolver_with_root(DRAFT202012.create_resource(schema)), set()), "")
+
+
+def _faults(schema: Any, resolver: Any, seen: set[int]) -> Iterator[str]:
+    """What is wrong with what the schema refers to, at any depth, each part once."""
+    if not isinstance(schema, Mapping) or id(schema) in seen:
+        return
+    seen.add(id(schema))
+    for name in (schema[key] for key in REFERENCES if key in schema):
         try:
-            resolver.lookup(name)
-        except Unresolvable:
-            return f"it refers to {name}, which is not in it"
-    return ""
-
-
-def _references(part: Any) -> Iterator[str]:
-    """What the schema refers to, at any depth."""
-    if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
-        yield part["$ref"]
-    if isinstance(part, (Mapping, list)):
-        for inner in part.values() if isinstance(part, Mapping) else part:
-            yield from _references(inner)
+            found = resolver.lookup(name)
+        except (Unresolvable, ValueError, TypeError):  # it may point into a number, or at a word of a list
+            yield f"it refers to {name}, which is not in it"
+            return
+        if not IS_SCHEMA.is_valid(found.contents):
+            yield f"it refers to {name}, which is no schema"
+        yield from _faults(found.contents, found.resolver, seen)
+    for part in DRAFT202012.create_resource(schema).subresources():
+        yield from _faults(part.contents, resolver.in_subresource(part), seen)
 
 
 def keeps_schema(expected: Mapping[str, Any], text: str) -> bool:
@@ -95,10 +100,11 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
 
 
 def _allows(schema: Mapping[str, Any], value: Any) -> bool:
-    """False also for what cannot be judged: nested deeper than a schema can be followed, or a number beyond any."""
+    """False also for what cannot be judged: nested deeper than a schema can be followed, a number beyond any, or by a schema
+    that refers to what is not in it, nor of its draft: nothing is fetched."""
     try:
-        return bool(Draft202012Validator(schema).is_valid(value))
-    except (RecursionError, OverflowError):
+        return bool(Draft202012Validator(schema, registry=REGISTRY).is_valid(value))
+    except (RecursionError, OverflowError, Unresolvable):
         return False
 
 

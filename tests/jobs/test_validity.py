@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from jobs.spec import Workload
 from jobs.workloads import load_prompts
-from jobs.workloads.validity import KINDS, expects_schema, is_valid
+from jobs.workloads.validity import KINDS, expects_schema, fault_of, is_valid
 
 SCHEMA = {
     "type": "object",
@@ -79,6 +79,57 @@ CREATIVE = load_prompts(Workload(name="creative"))
 )
 def test_an_answer_is_valid_if_it_is_what_was_asked_for(expects: str, answer: str, valid: bool) -> None:
     assert is_valid(expects, answer) is valid
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [
+        pytest.param(
+            {"$id": "https://x.y/s.json", "$defs": {"a": {"type": "string"}}, "items": {"$ref": "s.json#/$defs/a"}},
+            '["x"]',
+            id="by the schema's own name",
+        ),
+        pytest.param(
+            {"$defs": {"a": {"$id": "https://x.y/a", "$defs": {"b": {}}, "$ref": "#/$defs/b"}}, "$ref": "#/$defs/a"},
+            "1",
+            id="inside a part with a name of its own",
+        ),
+        pytest.param({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "{}", id="the draft's own schema"),
+        pytest.param({"$ref": "#/x/a", "x": {"a": {"$ref": "#/x/b"}, "b": True}}, "1", id="parts kept anywhere"),
+        pytest.param({"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}}, "1", id="a dynamic one"),
+        pytest.param({"enum": [{"$ref": "#/no"}]}, '{"$ref": "#/no"}', id="a value that looks like one"),
+        pytest.param({"properties": {"$ref": {}, "$id": {}}}, '{"$ref": "#/no"}', id="a property of that name"),
+    ],
+)
+def test_a_reference_that_leads_to_a_schema_is_no_fault(schema: dict[str, Any], answer: str) -> None:
+    assert fault_of(schema) == ""
+    assert is_valid(expects_schema(json.dumps(schema)), answer)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        pytest.param({"$dynamicRef": "#no"}, "it refers to #no, which is not in it", id="dynamic"),
+        pytest.param(
+            {"$ref": "#/x/a", "x": {"a": {"$ref": "#/no"}}},
+            "it refers to #/no, which is not in it",
+            id="in what is referred to",
+        ),
+        pytest.param(
+            {"$ref": "#/minimum/0", "minimum": 4}, "it refers to #/minimum/0, which is not in it", id="into a number"
+        ),
+        pytest.param({"$ref": "#/enum/a", "enum": [1]}, "it refers to #/enum/a, which is not in it", id="a word of a list"),
+        pytest.param({"$ref": "#/title", "title": "a"}, "it refers to #/title, which is no schema", id="to a text"),
+        pytest.param({"$ref": "#/x", "x": {"type": 5}}, "it refers to #/x, which is no schema", id="to no schema"),
+    ],
+)
+def test_a_reference_that_leads_to_no_schema_is_a_fault(schema: dict[str, Any], fault: str) -> None:
+    assert fault_of(schema) == fault
+
+
+def test_an_answer_is_invalid_by_a_schema_that_refers_elsewhere_and_nothing_is_fetched() -> None:
+    assert not is_valid(expects_schema('{"$dynamicRef": "http://127.0.0.1:1/schema"}'), "1")
+    assert not is_valid(expects_schema('{"$dynamicRef": "#no"}'), "1")
 
 
 def test_structured_has_three_kinds_and_creative_none() -> None:
