@@ -90,8 +90,8 @@ class Scheduler:
             self._admit(waiting)
             yield from self._events()
             yield from self._give_up_groups()
-            yield from self._move_held()
             self._ask_progress()
+            yield from self._move_held()
             self._pass_on_stop()
 
     def _is_out_of_patience(self) -> bool:
@@ -151,7 +151,7 @@ class Scheduler:
     def _start(self, spec: SessionSpec, seats: Seats) -> Running:
         worker = self._workers.start(spec, seats, self._site(spec))
         self._watch(spec, SessionProgress("placed"))
-        return Running(spec, seats, worker)
+        return Running(spec, seats, worker, asked=worker.progress())
 
     def _site(self, spec: SessionSpec) -> SessionSite:
         name = f"logs/{spec.session_id}.log"

@@ -12,6 +12,7 @@ import pytest
 import ray
 from grids import cell
 
+from jobs.control import SessionProgress
 from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
 from jobs.session import SessionSite
@@ -216,6 +217,24 @@ def test_a_session_that_is_held_up_moves_once_and_not_to_and_fro(killed: list[An
     (running,) = scheduler._running
     assert {*first.nodes, *running.nodes} == {BOX, OTHER}
     assert killed == ["the actor"]
+
+
+def test_a_session_that_runs_well_is_left_alone_however_busy_the_driver_was(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver wrote for longer than the limit: the worker's answer has long been there, and was not yet taken."""
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
+    monkeypatch.setattr(sessions, "STOP_LIMIT_S", 0.0)
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, OTHER])
+    monkeypatch.setattr(ray, "wait", lambda asked, **how: ([item for item in asked if item == "no answer"], []))
+    monkeypatch.setattr(ray, "get", lambda answer: SessionProgress("measuring"))
+    said: list[str] = []
+    watched: list[SessionProgress | None] = []
+    scheduler = Scheduler(lambda: 2 * (len(watched) > 1), lambda spec, told: watched.append(told), None, say=said.append)
+    monkeypatch.setattr(scheduler._workers, "start", lambda *_: Held("nothing comes", "the actor"))
+    assert list(scheduler.run([SPEC])) == []
+    assert watched == [SessionProgress("placed"), SessionProgress("measuring")]
+    assert (said, killed, scheduler._doubts.at(time.monotonic())) == ([], [], {})
 
 
 @pytest.mark.parametrize(
