@@ -80,7 +80,9 @@ class CellDrive:
         self.t_zero = 0
         self.confessions: list[Confession] = []
         self.timed_out = ""  # the reason, once the cell is given up
-        self.unanswered = 0  # requests in a row that timed out
+        self.unanswered = (
+            0  # requests in a row that timed out without a token: of one that brings tokens, the engine is at work
+        )
         load = traffic.cell.load  # an open loop sends whatever comes back: its end is near anyway
         self.patience = max(2, min(load.concurrency, len(traffic.conversations))) if load.kind == "closed" else math.inf
 
@@ -170,8 +172,9 @@ class CellDrive:
 
     def take_reply(self, reply: Reply) -> None:
         """A turn ended: its row, and what its conversation does next."""
-        self.unanswered = self.unanswered + 1 if reply.error.startswith(TIMED_OUT) else 0
         turn = answered(self.traffic, reply, self.asked.pop((reply.conversation, reply.turn)), self.t_zero)
+        is_silent = reply.error.startswith(TIMED_OUT) and not turn.row.chunk_tokens
+        self.unanswered = self.unanswered + 1 if is_silent else 0
         if reply.error:
             self.answers.pop(reply.conversation)  # the client has closed this conversation by itself
         elif self.timed_out or reply.turn + 1 == self.traffic.conversations[reply.conversation].n_turns:
@@ -227,8 +230,8 @@ class CellDrive:
     def why_unanswered(self) -> str:
         load = self.traffic.cell.load
         return (
-            f"a request must be answered within `load.request_timeout_s`: got {self.unanswered} in a row that were not "
-            f"after {load.request_timeout_s:g} s. Raise it, or lower `workload.output_limit` or `load.concurrency`."
+            f"a request must be answered within `load.request_timeout_s`: got {self.unanswered} in a row that had "
+            f"no token after {load.request_timeout_s:g} s. Raise it, or lower `workload.output_limit` or `load.concurrency`."
         )
 
     def why_out_of_time(self) -> str:
