@@ -22,7 +22,7 @@ from filelock import FileLock
 from huggingface_hub import errors as hub_errors
 
 from jobs.errors import BadInput
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import PROJECT_ROOT, local_path
 
 PACKAGE = "package:"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -60,7 +60,7 @@ def locate(path: str, revision: str = "", key: str = "model.path") -> Path | Non
 
     Raises `BadInput` for what is not there.
     """
-    local = PROJECT_ROOT / Path(path).expanduser()
+    local = local_path(path)
     is_hub_id = HUB_ID.fullmatch(path) is not None and not local.exists()
     if revision and not is_hub_id:
         section = key.partition(".")[0]
@@ -182,7 +182,7 @@ def engine_python() -> str:
 def cache_folder() -> Path:
     """Where converted models are kept: SPECSWEEP_CACHE, or the user's cache folder."""
     if own := os.environ.get("SPECSWEEP_CACHE"):
-        return Path(own).expanduser()
+        return Path(os.path.expanduser(own))  # noqa: PTH111 (pathlib's raises)
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "specsweep"
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "specsweep"

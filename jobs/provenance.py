@@ -20,6 +20,14 @@ GIT_LIMIT_S = 30.0
 LIBRARIES = ("ray", "hydra-core", "pyarrow", "duckdb", "numpy", "transformers", "tokenizers")
 
 
+def local_path(text: str | Path) -> Path:
+    """The path that a user gave: `~` is their home, and what is relative is of the project, wherever one stands.
+
+    A home that is not there stays as it was written: then nothing is found, and it is the caller who says so.
+    """
+    return PROJECT_ROOT / os.path.expanduser(text)  # noqa: PTH111 (pathlib's raises)
+
+
 def node_name() -> str:
     return platform.node()
 

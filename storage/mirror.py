@@ -47,7 +47,8 @@ def local_files(folder: Place, kinds: Sequence[str]) -> Mapping[str, tuple[Path,
 def copy_of(folder: BucketPath) -> Path:
     """Where the copies of a run are."""
     base = os.environ.get(CACHE) or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/specsweep"
-    return Path(base).expanduser() / "runs" / hashlib.sha256(str(folder).encode()).hexdigest()[:16] / folder.name
+    home = Path(os.path.expanduser(base))  # noqa: PTH111 (pathlib's raises)
+    return home / "runs" / hashlib.sha256(str(folder).encode()).hexdigest()[:16] / folder.name
 
 
 def _fetched(folder: BucketPath, kinds: Sequence[str]) -> Mapping[str, tuple[Path, ...]]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from jobs.errors import BadInput
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.spec import Load
 
 Floats = npt.NDArray[np.float64]
@@ -102,7 +101,7 @@ def stretched(expected: Floats, load: Load) -> Floats:
 
 def recorded_offsets_s(replay: str) -> list[float]:
     """Recorded arrival times, one a line, in seconds; `BadInput` when that is not what the file holds."""
-    path = PROJECT_ROOT / Path(replay).expanduser()
+    path = local_path(replay)
     try:
         offsets_s = [float(line) for line in path.read_text(encoding="utf-8").split()]
         if not np.isfinite(offsets_s).all():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.errors import BadInput
 from jobs.models import HUB_ID
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.spec import Workload
 from jobs.workloads.hub import data_set
 from jobs.workloads.rows import READERS
@@ -28,7 +28,7 @@ def located(workload: Workload, patterns: Sequence[str]) -> list[Path]:
         raise BadInput(
             f"`workload.path` must be given for `{workload.name}`: a file, a folder or a hub id. Add workload.path=..."
         )
-    local = PROJECT_ROOT / Path(workload.path).expanduser()
+    local = local_path(workload.path)
     if not local.exists() and HUB_ID.fullmatch(workload.path):
         return matching(data_set(workload.path, workload.revision, patterns), patterns)
     if local.is_file():
@@ -56,7 +56,7 @@ def chosen(workload: Workload, patterns: Sequence[str]) -> list[Path]:
 
     Raises `BadInput` where files of another kind would be left out without a word.
     """
-    folder = PROJECT_ROOT / Path(workload.path).expanduser()
+    folder = local_path(workload.path)
     if workload.split:
         if folder.is_file():
             raise BadInput(

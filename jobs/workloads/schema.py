@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from jobs.errors import BadInput
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.spec import Workload
 from jobs.workloads.validity import fault_of
 
@@ -15,7 +14,7 @@ def schema_text(workload: Workload) -> str:
     """The JSON schema that every answer must keep, as its file has it; "" = free text. `BadInput` when it is no schema."""
     if not workload.json_schema:
         return ""
-    path = PROJECT_ROOT / Path(workload.json_schema).expanduser()
+    path = local_path(workload.json_schema)
     try:
         text = path.read_text(encoding="utf-8")
         schema = json.loads(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from jobs import models
+from jobs import models, provenance
 from jobs.errors import BadInput
 from jobs.models import cache_folder, resolve
 
@@ -56,7 +56,7 @@ def test_a_folder_is_looked_up_from_the_project_not_from_where_one_stands(
 ) -> None:
     (tmp_path / "models/m").mkdir(parents=True)
     (tmp_path / "models/m/config.json").write_text("{}")
-    monkeypatch.setattr(models, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "PROJECT_ROOT", tmp_path)
     monkeypatch.chdir("/")
     assert resolve("models/m") == tmp_path / "models/m"
 

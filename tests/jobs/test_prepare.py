@@ -256,6 +256,8 @@ def test_words_that_have_changed_are_noticed() -> None:
         pytest.param(
             ["--source=cais/hle=nowhere"], "--source must read NAME=PATH, .* 'cais/hle=nowhere'", id="no such path"
         ),
+        pytest.param(["--source=cais/hle=~nobody-here/x"], "--source must read NAME=PATH", id="no such home for a source"),
+        pytest.param(["--input=~nobody-here/x"], "`workload.path` must be a file, a folder or a hub id", id="no such home"),
         pytest.param(["--input=nowhere/at/all"], "`workload.path` must be a file, a folder or a hub id", id="no input"),
         pytest.param(["--revision=" + "1" * 40], "`workload.revision` must be that of the files: got '1111", id="revision"),
         pytest.param(

@@ -135,3 +135,5 @@ def test_a_file_of_a_token_that_is_not_there_is_named(
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/no/token")
     assert "must be in a file that can be read: got /no/token." in refusal("http://127.0.0.1:1", capsys)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "~nobody-here/token")
+    assert "must be in a file that can be read: got ~nobody-here/token." in refusal("http://127.0.0.1:1", capsys)

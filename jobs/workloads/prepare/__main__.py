@@ -13,7 +13,7 @@ from rich.table import Table
 
 from jobs.errors import BadInput
 from jobs.models import cache_folder
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.spec import Workload
 from jobs.workloads.files import MANIFEST, located
 from jobs.workloads.prepare import words
@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
     codes = []
     for config in configs:  # each summed up at once: a later one may be refused
         outcomes = _prepared(config, options, library)
-        codes.append(_summed_up(config, PROJECT_ROOT / options.output / config, outcomes))
+        codes.append(_summed_up(config, local_path(options.output) / config, outcomes))
     return max(codes)
 
 
@@ -68,7 +68,7 @@ def _local(given: Sequence[str]) -> dict[str, Path]:
     found = {}
     for item in given:
         name, _, path = item.partition("=")
-        place = PROJECT_ROOT / Path(path).expanduser()
+        place = local_path(path)
         if name not in (*SOURCES, words.SOURCE):
             raise BadInput(f"--source must name a source: got {name!r}. Known: {', '.join([*SOURCES, words.SOURCE])}.")
         if not path or not place.exists():
@@ -81,14 +81,14 @@ def _prepared(config: str, options: argparse.Namespace, library: Library) -> lis
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         tell = _teller(progress, config)
-        return prepare(_base(config, options), PROJECT_ROOT / options.output / config, library, tell)
+        return prepare(_base(config, options), local_path(options.output) / config, library, tell)
 
 
 def _base(config: str, options: argparse.Namespace) -> Base:
-    is_local = (PROJECT_ROOT / Path(options.input).expanduser()).exists()
+    is_local = local_path(options.input).exists()
     revision = options.revision or ("" if is_local else REVISION)
     paths = located(Workload(name="speed_bench", path=options.input, revision=revision), patterns_of(config))
-    if any(path.parent.resolve() == (PROJECT_ROOT / options.output / config).resolve() for path in paths):
+    if any(path.parent.resolve() == (local_path(options.output) / config).resolve() for path in paths):
         raise BadInput(f"--output must be another folder than the files of --input: got {options.output}. Name another one.")
     return Base(config, paths, revision)
 

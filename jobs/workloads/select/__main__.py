@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from jobs.errors import BadInput
 from jobs.models import PACKAGE
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.spec import Workload
 from jobs.workloads import WORKLOADS
 from jobs.workloads.jsonl import columns_of
@@ -47,7 +47,7 @@ def _select(options: argparse.Namespace) -> int:
     made = _vectors(pool, options)
     with _shown("comparing", len(pool.prompts)) as tell:
         found = pick(pool.prompts, made.vectors, wish, tell)
-    folder = PROJECT_ROOT / options.output
+    folder = local_path(options.output)
     write_benchmark(folder, pool.prompts, made, wish, found, _source(workload, pool))
     for line in (
         summary_of(found),
@@ -93,13 +93,13 @@ def _wish(options: argparse.Namespace) -> Wish:
         raise BadInput(f"--seed must be at least 0: got {options.seed}. Use 0 or more.")
     if not options.near > 0:
         raise BadInput(f"--near must be a similarity over 0 (1 = the same direction): got {options.near}. Use 0.95.")
-    refuse_unwritable(PROJECT_ROOT / options.output)
+    refuse_unwritable(local_path(options.output))
     return Wish(options.per_category, options.strata, options.near, options.seed)
 
 
 def _vectors(pool: Pool, options: argparse.Namespace) -> Embedded:
     if options.vectors:
-        made = given(PROJECT_ROOT / options.vectors.expanduser(), pool.in_files)
+        made = given(local_path(options.vectors), pool.in_files)
         return replace(made, vectors=made.vectors[pool.places])
     with _shown("embedding", len(pool.prompts)) as tell:
         return embedded([text_of(prompt) for prompt in pool.prompts], options.model, tell)
