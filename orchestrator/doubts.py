@@ -34,6 +34,11 @@ class Doubts:
                 told.append(f"{self._failures[node.id]} sessions in a row failed on {node.name}")
         return f"{'; '.join(told)}: for a while, other nodes are preferred." if told else ""
 
+    def hold(self, nodes: Iterable[Node], now_s: float) -> None:
+        """A session waits on these for its worker: they rest for a while, and have failed nothing."""
+        for node in nodes:
+            self._until_s[node.id] = max(now_s + REST_S, self._until_s.get(node.id, now_s))
+
     def trust(self, nodes: Iterable[Node]) -> None:
         """A session ended well on these."""
         for node in nodes:

@@ -36,7 +36,6 @@ TICK_S = 0.5  # how long an event, a signal or a progress may wait
 PLACE_LIMIT_S = 60.0  # for Ray to start a worker where the ledger has room; then it is said who else may have that room
 STOP_LIMIT_S = 30.0  # for an engine to end; longer than its own TERM → KILL takes
 
-
 Watch = Callable[[SessionSpec, SessionProgress | None], None]
 """Told how far a session is; None = it has ended."""
 
@@ -269,10 +268,11 @@ class Scheduler:
                 running.is_up = None
                 self._say(running.not_up())
             running.placed_s = now_s
-            self._doubts.fail(running.nodes, now_s)
+            if running.spec.deployment.engine.runtime_env:
+                continue  # it is being built
+            self._doubts.hold(running.nodes, now_s)
             self._ledger.refresh(self._fleet.nodes(), self._doubts.at(now_s))
-            deployment = running.spec.deployment
-            if not deployment.engine.runtime_env and self._ledger.has_trusted_room(deployment):
+            if self._ledger.has_trusted_room(running.spec.deployment):
                 yield from self._put_back(running)
 
     def _ask_progress(self) -> None:

@@ -75,6 +75,18 @@ def test_a_node_rests_twice_as_long_after_each_failure_in_a_row_and_never_for_go
     assert doubts.at(0.0) == {}
 
 
+def test_to_wait_is_not_to_fail_and_shortens_no_rest() -> None:
+    nodes, doubts = boxes(2), Doubts()
+    for minute in range(60):
+        doubts.hold(nodes, minute * REST_S)
+    assert doubts.fail(nodes[:1], HOUR_S) == "", "its first failure"
+    assert doubts.at(HOUR_S + REST_S / 2) == {"box-0": True, "box-1": False}
+    for _ in range(2):
+        doubts.fail(nodes[:1], HOUR_S)
+    doubts.hold(nodes[:1], HOUR_S)
+    assert doubts.at(HOUR_S + 3.5 * REST_S)["box-0"]
+
+
 @pytest.mark.parametrize(
     ("n", "n_bad", "where"),
     [

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import ray
 from grids import cell
+from without_ray import BOX, CELL, SPEC, Stream, scheduler_of
 
-from jobs.control import SessionProgress
 from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
 from jobs.session import SessionSite
@@ -22,61 +21,6 @@ from orchestrator.ledger import Ledger, Node, Waiting
 from orchestrator.schedule import Scheduler, sessions
 from orchestrator.settings import Cluster
 from storage.rows import FAILED, CellBatch, CellResult, SessionRow
-
-BOX = Node("box", "box", cpus=4, gpus=0)
-OTHER = Node("other", "other", cpus=4, gpus=0)
-CELL = cell()
-SPEC = SessionSpec("s", "now", CELL.deployment, (CellOrder(CELL, 1),), 1.0)
-
-
-class Stream:
-    """A stream of a session, which raises after its events."""
-
-    def __init__(self, error: Exception, *events: object) -> None:
-        self.error = error
-        self.events = deque(events)
-
-    def __next__(self) -> object:
-        if not self.events:
-            raise self.error
-        return self.events.popleft()
-
-
-@pytest.fixture
-def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The actors that were killed, in place of Ray's own doing."""
-    found: list[Any] = []
-    monkeypatch.setattr(ray, "kill", found.append)
-    monkeypatch.setattr(ray, "wait", lambda asked, **how: ([], asked))
-    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX])
-    return found
-
-
-class Held:
-    """A worker on which a session runs, in place of one on Ray."""
-
-    def __init__(self, stream: object, actor: object, *, is_kept: bool = False, group: object = None) -> None:
-        self.stream, self.actor, self.is_kept, self.group = stream, actor, is_kept, group
-
-    def stop(self, at_once: bool) -> str:
-        return "no answer"
-
-    def progress(self) -> str:
-        return "no answer"
-
-    def kill(self) -> None:
-        ray.kill(self.actor)
-
-
-def scheduler_of(
-    stream: object, actor: object = "the actor", level: int = 0, *, is_kept: bool = False
-) -> tuple[Scheduler, sessions.Running]:
-    scheduler = Scheduler(lambda: level, lambda spec, progress: None, None)
-    seats = scheduler._ledger.admit(SPEC.deployment)
-    assert seats
-    running = sessions.Running(SPEC, seats, Held(stream, actor, is_kept=is_kept))
-    scheduler._running.append(running)
-    return scheduler, running
 
 
 @pytest.mark.parametrize(
@@ -192,49 +136,6 @@ def test_what_no_node_can_hold_any_more_is_told_waited_for_and_given_up(
     assert len(said) == 1
     assert list(scheduler.stranded) == [lost.deployment.id]
     assert re.search(rf"no node came within 0.05 s .*{why}", scheduler.stranded[lost.deployment.id])
-
-
-def test_a_worker_that_ray_does_not_start_is_told_once(killed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
-    said: list[str] = []
-    scheduler, _ = scheduler_of("nothing comes")
-    scheduler._say = said.append
-    for _ in range(4):
-        assert list(scheduler._move_held()) == []
-    (told,) = said
-    assert "Session s waits for Ray to start its worker on box" in told
-
-
-def test_a_session_that_is_held_up_moves_once_and_not_to_and_fro(killed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may need longer than the limit everywhere: a folder in the network, a busy machine."""
-    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
-    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, OTHER])
-    scheduler, first = scheduler_of("nothing comes")
-    monkeypatch.setattr(scheduler._workers, "start", lambda *_: Held("nothing comes", "another actor"))
-    for _ in range(5):
-        assert list(scheduler._move_held()) == []
-        scheduler._admit(scheduler._waiting)
-    (running,) = scheduler._running
-    assert {*first.nodes, *running.nodes} == {BOX, OTHER}
-    assert killed == ["the actor"]
-
-
-def test_a_session_that_runs_well_is_left_alone_however_busy_the_driver_was(
-    killed: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver wrote for longer than the limit: the worker's answer has long been there, and was not yet taken."""
-    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
-    monkeypatch.setattr(sessions, "STOP_LIMIT_S", 0.0)
-    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, OTHER])
-    monkeypatch.setattr(ray, "wait", lambda asked, **how: ([item for item in asked if item == "no answer"], []))
-    monkeypatch.setattr(ray, "get", lambda answer: SessionProgress("measuring"))
-    said: list[str] = []
-    watched: list[SessionProgress | None] = []
-    scheduler = Scheduler(lambda: 2 * (len(watched) > 1), lambda spec, told: watched.append(told), None, say=said.append)
-    monkeypatch.setattr(scheduler._workers, "start", lambda *_: Held("nothing comes", "the actor"))
-    assert list(scheduler.run([SPEC])) == []
-    assert watched == [SessionProgress("placed"), SessionProgress("measuring")]
-    assert (said, killed, scheduler._doubts.at(time.monotonic())) == ([], [], {})
 
 
 @pytest.mark.parametrize(
