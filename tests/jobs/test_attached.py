@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -193,7 +194,7 @@ def test_a_server_that_does_not_run_is_not_waited_for() -> None:
 def test_a_server_that_takes_connections_and_says_nothing_is_given_its_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         error = refused(deployment(url=f"http://127.0.0.1:{deaf.getsockname()[1]}", start_timeout_s=0.1))
-    assert "did not within 2 s (engine.start_timeout_s=0.1)" in error
+    assert re.search(r"did not within \d+ s \(engine.start_timeout_s=0.1\)", error)
 
 
 def test_a_server_that_refuses_the_key_fails_the_session_in_words() -> None:

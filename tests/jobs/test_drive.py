@@ -220,9 +220,9 @@ FAULTS = [
     pytest.param(reset, "connection reset by peer", 1, id="reset"),
     pytest.param(talk_garbage, "the answer is not HTTP", 0, id="10 MB that are not HTTP"),
     pytest.param(send_garbage_in_chunks, "the answer has no event", 0, id="10 MB that are not events"),
-    pytest.param(never_end, "timed out after 0.5 s with", 1, id="a stream that stops"),
-    pytest.param(say_nothing, "timed out after 0.5 s with 0 bytes received", 0, id="accepts and never answers"),
-    pytest.param(drip_the_head, "timed out after 0.5 s with", 0, id="slow-loris headers"),
+    pytest.param(never_end, "timed out after 1 s with", 1, id="a stream that stops"),
+    pytest.param(say_nothing, "timed out after 1 s with 0 bytes received", 0, id="accepts and never answers"),
+    pytest.param(drip_the_head, "timed out after 1 s with", 0, id="slow-loris headers"),
     pytest.param(forget_done, "the stream must end with [DONE]", 1, id="DONE is missing"),
     pytest.param(give_up_half_way, "the engine gave up: CUDA out of memory", 1, id="an error event in mid-stream"),
     pytest.param(say_nothing_in_200, "the answer has no event", 0, id="200 and nothing"),
@@ -235,7 +235,7 @@ def test_a_failed_request_is_a_row_and_stops_no_other(fault: Script, error: str,
         is_faulty = json.loads(request.body)["prompt_ids"][0] == 1
         await (fault if is_faulty else answer_well)(request, reader, writer)
 
-    measured = run(script, talks(5), concurrency=2, request_timeout_s=0.5)
+    measured = run(script, talks(5), concurrency=2, request_timeout_s=1.0)
     rows = {row.index: row for row in measured.requests}
     assert rows[1].error.startswith(error)
     assert len(rows[1].chunk_tokens) == len(rows[1].chunk_gap_ns) == chunks
