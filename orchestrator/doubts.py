@@ -1,14 +1,14 @@
 """Owns the doubts about nodes: where sessions failed lately, and until when such a node rests. Pure.
 
 A node with a stuck GPU or a full disk fails a session within seconds and is free again: it would take one session after the
-other of a queue, while those that are well are busy for hours. So it rests, twice as long after each failure in a row, and
-is the last to be chosen afterwards, until a session ends well there. It is passed over only while most others do not rest:
-what fails everywhere is no fault of a node. Does not own what a failure is (`schedule`), or the choice (`ledger`).
+other of a queue, while those that are well are busy for hours. So it rests, twice as long after each further deployment that
+fails there in a row (one that fails everywhere counts once), and is the last to be chosen afterwards, until a session ends
+well there. It is passed over only while most others do not rest: what fails everywhere is no fault of a node. Does not own
+what a failure is (`schedule`), or the choice (`ledger`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from orchestrator.shortage import Node
@@ -21,17 +21,19 @@ class Doubts:
     """On the caller's clock."""
 
     def __init__(self) -> None:
-        self._failures: Counter[str] = Counter()  # in a row
+        self._failed: dict[str, set[str]] = {}  # deployments in a row, by node
         self._until_s: dict[str, float] = {}
 
-    def fail(self, nodes: Iterable[Node], now_s: float) -> str:
-        """A session failed on these; in words where that was not the first in a row, else ""."""
+    def fail(self, nodes: Iterable[Node], deployment_id: str, now_s: float) -> str:
+        """A session of that deployment failed on these; in words where another one had before, else ""."""
         told = []
         for node in nodes:
-            self._until_s[node.id] = now_s + REST_S * 2 ** min(self._failures[node.id], MOST_DOUBLINGS)
-            self._failures[node.id] += 1
-            if self._failures[node.id] > 1:
-                told.append(f"{self._failures[node.id]} sessions in a row failed on {node.name}")
+            failed = self._failed.setdefault(node.id, set())
+            n_before = len(failed)
+            failed.add(deployment_id)
+            self._until_s[node.id] = now_s + REST_S * 2 ** min(len(failed) - 1, MOST_DOUBLINGS)
+            if 0 < n_before < len(failed):
+                told.append(f"{len(failed)} deployments in a row failed on {node.name}")
         return f"{'; '.join(told)}: for a while, other nodes are preferred." if told else ""
 
     def hold(self, nodes: Iterable[Node], now_s: float) -> None:
@@ -42,7 +44,7 @@ class Doubts:
     def trust(self, nodes: Iterable[Node]) -> None:
         """A session ended well on these."""
         for node in nodes:
-            self._failures.pop(node.id, None)
+            self._failed.pop(node.id, None)
             self._until_s.pop(node.id, None)
 
     def at(self, now_s: float) -> dict[str, bool]:

@@ -246,7 +246,7 @@ class Scheduler:
         yield from self._leave(running, settle_s=GRACE_S + 1)  # its engine's lifeline is at work
 
     def _doubt(self, running: Running) -> None:
-        told = self._doubts.fail(running.nodes, time.monotonic())
+        told = self._doubts.fail(running.nodes, running.spec.deployment.id, time.monotonic())
         if told and len(self.nodes) > 1:
             self._say(told)
 

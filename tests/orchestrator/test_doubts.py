@@ -19,7 +19,8 @@ def boxes(n: int) -> list[Node]:
 
 
 def spec(name: str) -> SessionSpec:
-    return SessionSpec(name, "now", cell(device="cuda", tp=8).deployment, (), HOUR_S)
+    """Of a deployment of its own."""
+    return SessionSpec(name, "now", cell(device="cuda", tp=8, args={"name": name}).deployment, (), HOUR_S)
 
 
 def failures_on(bad: set[str], nodes: list[Node], n_sessions: int) -> list[str]:
@@ -41,7 +42,7 @@ def failures_on(bad: set[str], nodes: list[Node], n_sessions: int) -> list[str]:
             ledger.release(seats)
             at = [seat.node for seat in seats]
             if at[0].id in bad:
-                doubts.fail(at, now_s)
+                doubts.fail(at, ended.deployment.id, now_s)
                 failed.append(ended.session_id)
             else:
                 doubts.trust(at)
@@ -54,7 +55,7 @@ def test_a_node_that_fails_whatever_it_gets_does_not_eat_the_queue() -> None:
 
 def test_who_failed_on_a_bad_node_gets_another_one_the_next_time() -> None:
     nodes, doubts = boxes(3), Doubts()
-    doubts.fail(nodes[:1], now_s=0.0)
+    doubts.fail(nodes[:1], "a", now_s=0.0)
     ledger = Ledger(nodes)
     ledger.refresh(nodes, doubts.at(2 * REST_S))  # it rests no more, and is the last to be chosen
     order = []
@@ -63,11 +64,11 @@ def test_who_failed_on_a_bad_node_gets_another_one_the_next_time() -> None:
     assert order == ["box-1", "box-2", "box-0"]
 
 
-def test_a_node_rests_twice_as_long_after_each_failure_in_a_row_and_never_for_good() -> None:
+def test_a_node_rests_twice_as_long_after_each_deployment_that_fails_in_a_row_and_never_for_good() -> None:
     (node,), doubts = boxes(1), Doubts()
     rests = []
-    for _ in range(MOST_DOUBLINGS + 3):
-        doubts.fail([node], now_s=0.0)
+    for number in range(MOST_DOUBLINGS + 3):
+        doubts.fail([node], f"deployment {number}", now_s=0.0)
         rests.append(next(s for s in range(1, 20_000) if not doubts.at(s)[node.id]))
     assert rests[:3] == [REST_S, 2 * REST_S, 4 * REST_S]
     assert rests[-1] == rests[-2] == REST_S * 2**MOST_DOUBLINGS
@@ -79,10 +80,10 @@ def test_to_wait_is_not_to_fail_and_shortens_no_rest() -> None:
     nodes, doubts = boxes(2), Doubts()
     for minute in range(60):
         doubts.hold(nodes, minute * REST_S)
-    assert doubts.fail(nodes[:1], HOUR_S) == "", "its first failure"
+    assert doubts.fail(nodes[:1], "a", HOUR_S) == "", "its first failure"
     assert doubts.at(HOUR_S + REST_S / 2) == {"box-0": True, "box-1": False}
-    for _ in range(2):
-        doubts.fail(nodes[:1], HOUR_S)
+    for deployment in "bc":
+        doubts.fail(nodes[:1], deployment, HOUR_S)
     doubts.hold(nodes[:1], HOUR_S)
     assert doubts.at(HOUR_S + 3.5 * REST_S)["box-0"]
 
@@ -97,7 +98,7 @@ def test_to_wait_is_not_to_fail_and_shortens_no_rest() -> None:
 )
 def test_what_rests_is_passed_over_only_while_most_do_not(n: int, n_bad: int, where: set[str]) -> None:
     nodes, doubts = boxes(n), Doubts()
-    doubts.fail(nodes[:n_bad], now_s=0.0)
+    doubts.fail(nodes[:n_bad], "a", now_s=0.0)
     ledger = Ledger(nodes)
     ledger.refresh(nodes, doubts.at(1.0))
     found = set()
@@ -106,8 +107,16 @@ def test_what_rests_is_passed_over_only_while_most_do_not(n: int, n_bad: int, wh
     assert found == where
 
 
-def test_it_is_told_when_sessions_fail_in_a_row() -> None:
+def test_it_is_told_when_deployments_fail_in_a_row() -> None:
     nodes, doubts = boxes(2), Doubts()
-    assert doubts.fail(nodes, 0.0) == ""
+    assert doubts.fail(nodes, "a", 0.0) == ""
     doubts.trust(nodes[1:])
-    assert doubts.fail(nodes, 0.0) == "2 sessions in a row failed on box-0: for a while, other nodes are preferred."
+    told = "2 deployments in a row failed on box-0: for a while, other nodes are preferred."
+    assert doubts.fail(nodes, "b", 0.0) == told
+
+
+def test_a_deployment_that_fails_everywhere_counts_once_a_node_and_renews_its_rest() -> None:
+    nodes, doubts = boxes(1), Doubts()
+    assert [doubts.fail(nodes, "too big", try_ * REST_S) for try_ in range(9)] == [""] * 9
+    assert doubts.at(8.5 * REST_S) == {"box-0": True}
+    assert doubts.at(9 * REST_S) == {"box-0": False}

@@ -74,4 +74,4 @@ def test_a_node_that_lets_a_session_wait_rests_and_has_failed_nothing(
     for _ in range(3):
         assert list(scheduler._move_held()) == []
     assert scheduler._doubts.at(time.monotonic()) == doubted
-    assert scheduler._doubts.fail([BOX], time.monotonic()) == ""
+    assert scheduler._doubts.fail([BOX], SPEC.deployment.id, time.monotonic()) == ""

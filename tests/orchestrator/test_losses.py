@@ -64,7 +64,7 @@ def test_a_node_on_which_a_session_failed_is_doubted_until_one_ends_well_there(
     killed: list[Any], status: str, error_kind: str, is_doubted: bool
 ) -> None:
     scheduler, running = scheduler_of(Stream(StopIteration()))
-    scheduler._doubts.fail([Node("another", "another", cpus=4, gpus=0)], time.monotonic())
+    scheduler._doubts.fail([Node("another", "another", cpus=4, gpus=0)], "a", time.monotonic())
     running.row = replace(new_session_row(SPEC, SessionSite()), status=status, error_kind=error_kind)
     running.n_results = 1
     assert list(scheduler._next_events(running)) == []
