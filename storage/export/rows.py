@@ -24,6 +24,9 @@ SETTINGS = (
 )
 """Columns that say what was measured; of the others, numbers are results, and words are said of them."""
 
+NAMES = ("model", "draft", "variant", "load")
+"""Those of them that say as much as tells a row from the others of its run: they change when the run grows."""
+
 HIDDEN = ("run", "deployment_id", "baseline_deployment_id", "condition")
 
 
@@ -40,6 +43,10 @@ class Measured:
     settings: Mapping[str, str | int | float]
     numbers: Mapping[str, float]  # those that are there
     words: Mapping[str, str]  # verdicts, and whether they are valid
+
+    @property
+    def names(self) -> dict[str, str | int | float]:
+        return {name: self.settings[name] for name in NAMES if name in self.settings}
 
     @property
     def name(self) -> str:

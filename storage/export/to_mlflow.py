@@ -1,4 +1,4 @@
-"""Owns rows as MLflow runs: settings are parameters, results metrics, verdicts tags. Does not own the rows."""
+"""Owns rows as MLflow runs: settings are parameters, results metrics, names and verdicts tags. Does not own the rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from storage.export.rows import ExportFailed, Measured, client_of
+from storage.export.rows import NAMES, ExportFailed, Measured, client_of
 from storage.views import one_line
 
 KEY = "specsweep.key"
@@ -42,7 +42,7 @@ def _export(client: Any, entities: Any, home: str, row: Measured) -> None:
     client.log_batch(
         known.info.run_id,
         metrics=[entities.Metric(name, value, now_ms, 0) for name, value in row.numbers.items()],
-        params=[entities.Param(name, str(value)) for name, value in row.settings.items()],
-        tags=[entities.RunTag(name, value) for name, value in row.words.items()],
+        params=[entities.Param(name, str(value)) for name, value in row.settings.items() if name not in NAMES],
+        tags=[entities.RunTag(name, str(value)) for name, value in {**row.words, **row.names}.items()],  # these may change
     )
     client.set_terminated(known.info.run_id)

@@ -1,16 +1,18 @@
 -- Owns which measurements of two runs belong together, for `between.py`. Does not own their comparison, which is that of `views/comparisons.sql`:
 -- the views `pairs` and `answers` get other rows, a cell of the later run with its like of the run before in the place of its baseline.
 
-CREATE TABLE sides AS  -- `settings`: those of engine and draft, but for what may differ between runs of one measurement
+CREATE TABLE sides AS  -- `settings`: those of engine and draft, but for what may differ between runs of one measurement; `sources`: what they measured
 SELECT run = getvariable('after') AS is_after, run, cell_id, deployment_id, engine, model, dtype, tp, batch, condition, repeat, workload, isl, load, temperature,
        variant, draft, method, status, valid, reasons, al, duration_s, engine_version,
-       (json_merge_patch(cell_json -> '$.deployment.engine', '{"version": null, "python": null, "runtime_env": null, "url": null, "start_timeout_s": null}')
-        || (cell_json -> '$.deployment.draft'))::VARCHAR AS settings
+       (json_merge_patch(cell_json -> '$.deployment.engine', '{"version": null, "python": null, "runtime_env": null, "cpus": null, "url": null, "served_model": null, "api_key_env": null, "start_timeout_s": null}')
+        || (cell_json -> '$.deployment.draft'))::VARCHAR AS settings,
+       [cell_json ->> '$.deployment.engine.version', cell_json ->> '$.deployment.model.path', cell_json ->> '$.deployment.model.revision'] AS sources
 FROM cells;
 
 CREATE TABLE linked AS  -- alike besides the draft; the version of the engine and the revision of the model may differ
-WITH exact AS (  -- the same settings
+WITH exact AS (  -- the same settings; of several versions and revisions under one name, the same ones
     SELECT one, other FROM sides one JOIN sides other USING (engine, model, dtype, tp, batch, condition, repeat, settings) WHERE one.is_after AND NOT other.is_after
+    QUALIFY one.sources = other.sources OR (count(*) OVER (PARTITION BY one.cell_id) = 1 AND count(*) OVER (PARTITION BY other.cell_id) = 1)
 ), open_sides AS (
     SELECT * FROM sides ANTI JOIN (SELECT one.cell_id AS cell_id, one.run AS run FROM exact UNION ALL SELECT other.cell_id, other.run FROM exact) USING (run, cell_id)
 ), named AS (  -- of the others, the draft of the same name
@@ -60,9 +62,9 @@ WITH labels AS (
     FROM judged_pairs SEMI JOIN draft_pairs USING (run, cell_id) GROUP BY ALL
 ), compared AS (
     SELECT metric, ratio, ci_low, ci_high, verdict, n_prompts, n_repeats, n_left_out, ratio_min, ratio_max, valid, al, al_before, now, before,
-           CASE WHEN valid THEN chance_of(ratio, ci_low, ci_high) END AS chance, row_number() OVER (ORDER BY chance) AS place, count(chance) OVER () AS n_compared,
+           CASE WHEN valid AND n_prompts >= min_prompts_significant THEN chance_of(ratio, ci_low, ci_high) END AS chance, row_number() OVER (ORDER BY chance) AS place, count(chance) OVER () AS n_compared,
            list_sum(list_transform(range(1, n_compared + 1), lambda nth: 1 / nth)) AS dependence
-    FROM draft_comparisons JOIN labels USING (deployment_id, condition)
+    FROM draft_comparisons JOIN labels USING (deployment_id, condition), thresholds
     WHERE category = 'all' AND metric <> 'tpot'
 ), judged AS (
     SELECT *, chance <= (SELECT max(chance) FROM compared WHERE chance <= (1 - confidence()) * place / n_compared / dependence) AS is_beyond_chance FROM compared

@@ -49,14 +49,17 @@ CREATE TABLE variants AS
 -- Beside cells that have every name in common: the settings in which they differ within their run, as overrides name them. `of_draft` are told with the
 -- name of the draft, `of_load` with that of the load; `variant` is of all others, so that it is the same for a speculative cell and its baseline, and
 -- `start_variant` of those of the engine's start, the draft's too. What is no part of a condition, and a field that an older row does not have, tell nothing apart.
-WITH sections AS MATERIALIZED (  -- of many cells the same
+WITH outside_ids AS (  -- they may change from one start of the command to the next, and the cell stays the same
+    SELECT unnest(['model.name', 'draft.name', 'engine.python', 'engine.runtime_env', 'engine.cpus', 'engine.url', 'engine.served_model', 'engine.api_key_env',
+                   'engine.start_timeout_s', 'sampling.scored', 'load.request_timeout_s', 'load.cell_timeout_s', 'load.slo_ttft_s', 'load.slo_tpot_s']) AS setting
+), sections AS MATERIALIZED (  -- of many cells the same
     SELECT DISTINCT run, cell_id, section, (cell_json -> section)::VARCHAR AS told FROM named_cells, (SELECT unnest(['deployment', 'workload', 'sampling', 'load']) AS section)
 ), leaves AS MATERIALIZED (
-    SELECT run, section, told, CASE section WHEN 'deployment' THEN '' ELSE section || '.' END || substr(fullkey, 3) AS setting, value ->> '$' AS value
+    SELECT run, section, told, CASE section WHEN 'deployment' THEN '' ELSE section || '.' END || substr(fullkey, 3) AS setting, coalesce(value ->> '$', 'null') AS value
     FROM (SELECT DISTINCT run, section, told FROM sections), json_tree(told) WHERE type <> 'OBJECT' AND fullkey NOT LIKE '%[%'
 ), varying AS (  -- `is_free`: of a mapping that holds what a user writes, as `engine.args`
     SELECT run, setting, len(string_split(setting, '.')) > 2 AS is_free, CASE WHEN split_part(setting, '.', 1) IN ('draft', 'load') THEN split_part(setting, '.', 1) ELSE '' END AS part
-    FROM leaves WHERE setting NOT IN ('sampling.scored', 'load.request_timeout_s', 'load.cell_timeout_s', 'load.slo_ttft_s', 'load.slo_tpot_s')
+    FROM leaves ANTI JOIN outside_ids USING (setting) WHERE NOT starts_with(setting, 'engine.runtime_env.')
     GROUP BY ALL HAVING count(DISTINCT value) > 1 OR is_free
 ), called AS (
     SELECT *, count(*) OVER (PARTITION BY run, part, names) AS n_alike

@@ -39,6 +39,10 @@ def point(
     return Cell(deployment, workload, Sampling(temperature=temperature), Load(**load), repeat)
 
 
+def with_engine(cell: Cell, **settings: Any) -> Cell:
+    return replace(cell, deployment=replace(cell.deployment, engine=replace(cell.deployment.engine, **settings)))
+
+
 def baseline(cell: Cell, *, n: int = 8, spread: Sequence[float] = (), first_ms: float = 100.0, **row: Any) -> CellResult:
     """The cell's measurement without a draft; `spread` multiplies the gaps of each prompt."""
     told = create_row(replace(cell.with_draft(Draft())), **{"duration_ms": 1000.0, **row})

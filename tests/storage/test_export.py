@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as as_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as as_textfile
 from recorded import create_cell, record
-from recorded_grid import pair
+from recorded_grid import pair, point, with_engine
 
 from storage.export import to_mlflow
 from storage.export.__main__ import main
@@ -156,6 +156,7 @@ import mlflow
 found = mlflow.MlflowClient().search_runs([mlflow.get_experiment_by_name("drafts").experiment_id])
 told = [(r.info, r.data) for r in found]
 print([(i.run_name, d.params["k"], d.metrics["al"], d.tags["specsweep.run"], i.status) for i, d in told])
+print(sorted({d.tags.get("variant", "") for i, d in told}))
 """
 
 
@@ -165,11 +166,21 @@ def test_mlflow_has_a_run_a_row_and_the_same_one_when_it_is_exported_again(run: 
         assert "2 rows are in MLflow's experiment drafts" in in_extras(
             "-m", "storage.export", "mlflow", str(run), "--name", "drafts", **place
         )
-    told = eval(in_extras("-c", SHOW_MLFLOW, **place))
+    told = eval(in_extras("-c", SHOW_MLFLOW, **place).splitlines()[0])
     assert sorted(told) == [
         ("ngram k=3, concurrency 1", "3", 2.0, "mine", "FINISHED"),
         ("none, concurrency 1", "0", 1.0, "mine", "FINISHED"),
     ]
+
+
+def test_mlflow_takes_a_run_again_that_has_grown_and_whose_rows_are_called_otherwise_now(tmp_path: Path) -> None:
+    place = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    first, second = (pair(with_engine(point("ngram"), kv_fraction=fraction), 25.0) for fraction in (0.6, 0.9))
+    for results in (first, second):
+        record(tmp_path / "mine", *results)
+        in_extras("-m", "storage.export", "mlflow", str(tmp_path / "mine"), "--name", "drafts", **place)
+    variants = eval(in_extras("-c", SHOW_MLFLOW, **place).splitlines()[1])
+    assert variants == ["engine.kv_fraction=0.6", "engine.kv_fraction=0.9"]
 
 
 def test_wandb_writes_a_run_a_row_offline(run: Path, tmp_path: Path) -> None:

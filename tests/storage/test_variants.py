@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded import create_session, record
-from recorded_grid import ask, baseline, fast, pair, point
+from recorded_grid import ask, baseline, fast, pair, point, with_engine
 
 from jobs.spec import Cell
 from storage.report import find, report_of
 from storage.report.between import changes_between
 from storage.report.html_data import page_data
 from storage.rows import CellResult
-
-
-def with_engine(cell: Cell, **settings: Any) -> Cell:
-    return replace(cell, deployment=replace(cell.deployment, engine=replace(cell.deployment.engine, **settings)))
+from storage.tower import views_sql
 
 
 def with_draft(cell: Cell, **settings: Any) -> Cell:
@@ -94,6 +93,59 @@ def test_a_field_that_an_older_row_does_not_have_tells_nothing_apart(tmp_path: P
     folder = record(tmp_path, *pair(new, 20.0), fast(old, 20.0, cell_json=json.dumps(settings)))
 
     assert ask(folder, "SELECT DISTINCT variant FROM cells") == [("",)]
+
+
+@pytest.mark.parametrize("name", ["start_timeout_s", "url", "python", "runtime_env"])
+def test_what_may_change_from_start_to_start_tells_nothing_apart(name: str, tmp_path: Path) -> None:
+    value = {"start_timeout_s": 1800.0, "runtime_env": {"pip": ["x"]}}.get(name, "other")
+    first, second = point("ngram"), with_engine(point("ngram", repeat=1), **{name: value})
+    folder = record(tmp_path, *pair(first, 20.0), *pair(second, 20.0))
+
+    assert ask(folder, "SELECT draft, variant, n_cells FROM drafts ORDER BY draft") == [
+        ("ngram k=3", "", 2),
+        ("none", "", 2),
+    ]
+
+
+def outside_ids(value: Any, path: str = "") -> Iterator[str]:
+    for item in fields(value):
+        if not item.metadata.get("in_id", True):
+            yield path + item.name
+        elif is_dataclass(part := getattr(value, item.name)):
+            yield from outside_ids(part, f"{path}{item.name}.".removeprefix("deployment."))
+
+
+def test_the_settings_that_tell_nothing_apart_are_those_outside_a_cells_id() -> None:
+    told = re.search(r"SELECT unnest\(\[(.*?)\]\) AS setting", views_sql(), re.DOTALL)
+    assert told is not None
+    assert sorted(re.findall(r"'(.*?)'", told[1])) == sorted(outside_ids(point("ngram")))
+
+
+def test_nothing_written_for_the_engine_is_a_setting_too(tmp_path: Path) -> None:
+    cells = [with_engine(point("ngram"), args={"x": x}) for x in (None, 5)]
+    folder = record(tmp_path, *(row for cell in cells for row in pair(cell, 20.0)))
+
+    assert ask(folder, "SELECT DISTINCT variant FROM cells ORDER BY ALL") == [("engine.args.x=5",), ("engine.args.x=null",)]
+
+
+@pytest.mark.parametrize(
+    ("after", "n_alike"),
+    [
+        pytest.param(["1", "2"], 2, id="the same versions"),
+        pytest.param(["1"], 1, id="one of them"),
+        pytest.param(["3"], 0, id="another, and none says which it follows"),
+    ],
+)
+def test_versions_of_two_runs_are_compared_with_their_like(after: list[str], n_alike: int, tmp_path: Path) -> None:
+    step_ms = {"1": 20.0, "2": 40.0, "3": 30.0}
+
+    def versions(folder: Path, names: list[str]) -> Path:
+        cells = [(with_engine(point("ngram"), version=name), step_ms[name]) for name in names]
+        return record(folder, *(row for cell, ms in cells for row in pair(cell, ms)))
+
+    changes = changes_between(versions(tmp_path / "before", ["1", "2"]), versions(tmp_path / "after", after))
+    assert {change.row["ratio"] for change in changes} <= {1.0}
+    assert len(changes) == 2 * 4 * n_alike
 
 
 def fractions(folder: Path, *told: tuple[float, float]) -> Path:
