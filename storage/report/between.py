@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage.limits import judge_as_asked
 from storage.places import Place
 from storage.report.markdown import number, table
 from storage.report.reading import Row, rows_of
@@ -34,10 +36,12 @@ class Change:
 
 
 def changes_between(before: Place, after: Place) -> list[Change]:
-    """What both runs measured alike, the worst first; nothing where they share no measurement."""
+    """What both runs measured alike, by the later one's limits, the worst first; nothing where they share no measurement."""
     with readable_files(), open_runs([before, after]) as runs:
-        settle(runs, "cells")
         runs.execute("SET VARIABLE after = (SELECT run FROM recorded_runs WHERE folder = ?)", [str(after)]).fetchall()
+        ((limits,),) = runs.execute("SELECT limits FROM recorded_runs WHERE run = getvariable('after')").fetchall()
+        judge_as_asked(runs, [json.loads(limits)])
+        settle(runs, "cells")
         runs.execute(_SQL.read_text(encoding="utf-8")).fetchall()
         rows = rows_of(runs, "FROM changes ORDER BY ratio NULLS FIRST, metric, now.draft, now.load, now.repeat")
     return [Change(row["metric"], row["is_regression"], row["is_gain"], row) for row in rows]

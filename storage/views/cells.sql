@@ -82,8 +82,8 @@ WITH macro_mean AS (
             CASE WHEN identity = 'differs' AND 'float32' IN (dtype, effective_dtype) THEN 'outputs_differ' END,  -- others round by shape
             CASE WHEN distribution = 'differs' AND method <> 'none' THEN 'distribution_differs' END,
             CASE WHEN clock_stepped THEN 'clock_stepped' END,
-            -- In a container the driver may tell nobody's process, or none of ours. More than 1 GiB is no driver's own.
-            CASE WHEN other_processes > 0 OR (other_processes IS NULL AND held_before_bytes > 1024 ** 3) THEN 'gpu_not_idle' END,
+            -- In a container the driver may tell nobody's process, or none of ours. So much is no driver's own.
+            CASE WHEN other_processes > 0 OR (other_processes IS NULL AND held_before_bytes > max_idle_gib * 1024 ** 3) THEN 'gpu_not_idle' END,
             CASE WHEN throttled_share > max_throttled_share THEN 'gpu_throttled' END,
             CASE WHEN n_errors > 0 THEN 'gpu_error' END,
             CASE WHEN ignore_eos AND method <> 'none' THEN 'forced_length' END,
@@ -147,7 +147,8 @@ SELECT unnest([
     {reason: 'distribution_differs', rule: format('sampled outputs are drawn as the baseline''s (sign-flip tests, Holm, at most {:g} % false alarms)', 100 * max_false_alarms),
      remedy: 'see distributions and read some outputs; do not sample with this draft on this engine'},
     {reason: 'clock_stepped', rule: 'nobody sets the wall clock while a cell runs', remedy: 'measure again'},
-    {reason: 'gpu_not_idle', rule: 'no process of others computes on the session''s GPUs', remedy: 'free the GPUs (gpu_health says how much was held, or sessions.gpus_json before the engine started), then measure again'},
+    {reason: 'gpu_not_idle', rule: format('no process of others computes on the session''s GPUs; untold ones hold at most {:g} GiB before the engine starts', max_idle_gib),
+     remedy: 'free the GPUs (gpu_health says how much was held, or sessions.gpus_json before the engine started), then measure again'},
     {reason: 'gpu_throttled', rule: format('heat or hardware slows a GPU down in at most {:g} % of the samples', 100 * max_throttled_share),
      remedy: 'cool the node or lower its power limit, and measure again; see gpu_health'},
     {reason: 'gpu_error', rule: 'no Xid or uncorrected memory error while a cell runs', remedy: 'see telemetry.xid and ecc_uncorrected; take the GPU out of service'},

@@ -16,6 +16,7 @@ CREATE TABLE thresholds AS SELECT  -- what stands behind a limit, its [unit] fir
     0.01::DOUBLE AS max_false_alarms,  -- [share] cells whose outputs would be called different by chance, all their statistics together
     -50.0::DOUBLE AS min_logprob,  -- [nats] one below counts as this much: a probability of 0 must not be all that a mean tells
     0.02::DOUBLE AS max_isl_difference,  -- [share] between the mean prompt and the length that was asked for, at most
+    1.0::DOUBLE AS max_idle_gib,  -- [GiB] in use on a GPU before the engine started, where the driver tells nobody's process
     0.05::DOUBLE AS max_throttled_share,  -- a GPU's samples in which heat or its hardware slows it down, at most
     0.9::DOUBLE AS min_slo_attainment,  -- [share] requests that meet every limit on latency, for a load to hold [DistServe]
     24.0::DOUBLE AS max_hours_apart,  -- [h] between what is compared, before it is warned of

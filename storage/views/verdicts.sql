@@ -83,6 +83,7 @@ WITH grouped AS (
     WHERE category = 'all' AND metric IN ('user_tps', 'output_tps') AND ratio IS NOT NULL GROUP BY ALL
 )
 SELECT *, rest_of(run, engine, isl, entropy, batch, variant) AS rest FROM grouped;
+
 CREATE MACRO listed(names) AS CASE WHEN len(names) > 0 THEN array_to_string(names[1:6], '; ') || CASE WHEN len(names) > 6 THEN format('; and {} more', len(names) - 6) ELSE '' END ELSE '' END;
 
 CREATE VIEW verdicts AS

@@ -55,6 +55,14 @@ def test_a_ratio_is_after_over_before_and_more_is_better(tmp_path: Path) -> None
     assert (row["is_gain"], row["n_prompts"]) == (True, 12)
 
 
+def test_the_later_run_says_how_large_a_change_must_be(tmp_path: Path) -> None:
+    before, after = run(tmp_path / "before", 20), run(tmp_path / "after", 25)
+    (after / "sweep.yaml").write_text("thresholds: {min_change: 0.5}\n")
+
+    assert told(before, after)["ngram k=3 user_tps"] == (False, False)
+    assert told(after, before)["ngram k=3 user_tps"] == (False, True)
+
+
 def test_noise_is_no_regression(tmp_path: Path) -> None:
     changes = told(run(tmp_path / "before", 20), run(tmp_path / "after", 20.2, noise_ms=4))
 

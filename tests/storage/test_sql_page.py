@@ -10,6 +10,7 @@ import pytest
 from recorded import record
 from recorded_grid import pair, point
 
+from storage import tower
 from storage.glossary import columns_of, describe, meaning_of, page, words
 from storage.views import PUBLIC_VIEWS, open_runs, settle_for
 
@@ -89,12 +90,14 @@ def test_a_view_that_a_column_is_named_after_is_not_computed_for_it(tmp_path: Pa
         assert "verdicts" not in tables, "crossovers has a column of that name, and verdicts builds on crossovers"
 
 
-def test_other_runs_of_one_process_have_the_views_of_the_first(tmp_path: Path) -> None:
-    """Columns are found out once, and held for what has the same tables: an empty run, one of two, and both."""
+def test_other_runs_of_one_process_have_the_views_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are found out once, and held for what has the same tables: they are those that each finds out by itself."""
     folders = [record(tmp_path / "none"), record(tmp_path / "one", *pair(point("ngram"), 25.0))]
     found = []
-    for patterns in ([folders[0]], [folders[1]], folders):
+    for patterns, is_first in (([folders[0]], True), ([folders[1]], False), ([folders[1]], True), (folders, False)):
+        if is_first:
+            monkeypatch.setattr(tower, "_seen", {})
         with open_runs(patterns) as runs:
             found.append(runs.execute("FROM duckdb_columns() SELECT table_name, column_name, data_type").fetchall())
             assert len(runs.execute("FROM cells").fetchall()) == 2 * (folders[1] in patterns)
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2] == found[3]

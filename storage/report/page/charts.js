@@ -163,7 +163,7 @@ function drawFrontier(width) {
     y: { label: `tokens per second of ${device}`, labelArrow: "none", zero: isSpread("tps_per_device"), nice: true },
     marks: [
       Plot.line(edge, { x: "user_tps", y: "tps_per_device", z: "device", stroke: "currentColor", strokeOpacity: 0.3, strokeWidth: 7, strokeLinejoin: "round", strokeLinecap: "round" }),
-      ...names.map((name) => Plot.line(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x: "user_tps", y: "tps_per_device", stroke: colourOf(name), strokeOpacity: 0.7 })),
+      ...names.map((name) => Plot.line(rows.filter((row) => row.draft === name).sort((a, b) => a.load.x - b.load.x), { x: "user_tps", y: "tps_per_device", z: "device", stroke: colourOf(name), strokeOpacity: 0.7 })),
       Plot.dot(rows, { x: "user_tps", y: "tps_per_device", r: 5.5, symbol: (row) => symbolOf(row.draft), fill: (row) => colourOf(row.draft), stroke: (row) => colourOf(row.draft), strokeWidth: 2, opacity: (row) => row.on_frontier ? 1 : PALE }),
       hasLoads && rows.length <= 60 ? Plot.text(rows, { x: "user_tps", y: "tps_per_device", text: (row) => number(row.load.x), dy: -12, fontSize: 11, fill: "var(--soft)" }) : null,
       Plot.tip(rows, Plot.pointer({ x: "user_tps", y: "tps_per_device", title: (row) => `${row.draft}, ${row.load.name}${devices.length > 1 ? `, ${row.device}` : ""}\n${number(row.user_tps)} tokens/s for a user (${number(row.user_tps_min)} to ${number(row.user_tps_max)})\n${number(row.tps_per_device)} tokens/s of ${device}\n${row.n_repeats} repeats${row.on_frontier ? ", on the frontier" : ""}` })),
