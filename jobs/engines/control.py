@@ -60,10 +60,10 @@ def is_healthy(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool
 
 
 def answers_well(endpoint: Endpoint, path: str, *, timeout_s: float = 2.0) -> bool:
-    """Does a GET of that path bring a 2xx in time? `EngineDied` without a connection."""
+    """Does a GET of that path bring a 2xx in time? `EngineDied` without a connection; one that is cut is no answer."""
     try:
         return _request(endpoint, "GET", path, timeout_s).is_success
-    except httpx.TimeoutException:
+    except (httpx.TimeoutException, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
         return False
     except httpx.TransportError as failure:
         raise _no_connection("GET", path, failure) from None

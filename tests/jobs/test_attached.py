@@ -197,6 +197,18 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_its_time() ->
     assert re.search(r"did not within \d+ s \(engine.start_timeout_s=0.1\)", error)
 
 
+def test_a_server_that_takes_connections_and_cuts_them_is_given_its_time() -> None:
+    """A load balancer whose servers are still loading does so."""
+
+    async def cut(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    with serving(cut) as served:
+        error = refused(deployment(url=f"http://127.0.0.1:{served.port}", start_timeout_s=2))
+        assert len(served.requests) > 1
+    assert re.search(r"must answer /v1/models: .* did not within \d+ s", error)
+
+
 def test_a_server_that_refuses_the_key_fails_the_session_in_words() -> None:
     with serving(server(PLAIN, KEY)) as served:
         error = refused(deployment(url=f"http://127.0.0.1:{served.port}", start_timeout_s=1))

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from jobs.engines.base import Endpoint
-from jobs.engines.control import call, get_json, is_healthy, post_json
+from jobs.engines.control import answers_well, call, get_json, is_healthy, post_json
 from jobs.engines.process import free_port
 from jobs.errors import EngineDied, EngineFailed, EngineHung, WrongEngine
 
@@ -83,11 +83,14 @@ def test_nobody_on_the_port_is_a_dead_engine() -> None:
     with pytest.raises(EngineDied, match="no connection"):
         get_json(nobody, "/facts")
     assert not is_healthy(nobody, "/health")
+    with pytest.raises(EngineDied, match="no connection"):
+        answers_well(nobody, "/health")
 
 
 @pytest.mark.parametrize("path", ["/busy", "/cut", "/slow"])
 def test_a_bad_answer_is_not_healthy(endpoint: Endpoint, path: str) -> None:
     assert not is_healthy(endpoint, path, timeout_s=0.3)
+    assert not answers_well(endpoint, path, timeout_s=0.3)  # nor is the engine dead: it took the connection
 
 
 def test_no_proxy_is_asked(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
