@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jobs.engines import engine_named
 from jobs.engines.rules import check_nodes
 from jobs.errors import BadInput
 from jobs.load import arrivals
-from jobs.spec import DEVICES, DRAFT_FIELDS, NEEDS_MODEL, SCHEDULES, Cell, Draft, Workload
-from jobs.workloads import WORKLOADS, load_prompts
-from jobs.workloads.base import Prompt
+from jobs.spec import DEVICES, DRAFT_FIELDS, NEEDS_MODEL, SCHEDULES, Cell, Draft
+from jobs.workloads import WORKLOADS, Read, load_prompts
 from jobs.workloads.schema import schema_text
 
 
@@ -49,7 +47,6 @@ RUNTIME_ENVS = {
     "image_uri": "image_uri: a name",
 }
 """Those of Ray that make an environment. Its `py_executable` must have Ray: an engine's interpreter is `engine.python`."""
-YAML = (".yml", ".yaml")
 
 
 def _is_of_rays_types(given: Mapping[str, Any]) -> bool:
@@ -66,13 +63,6 @@ def _is_of_rays_type(name: str, value: Any) -> bool:
     return (isinstance(value, str) and bool(value)) or (name == "conda" and isinstance(value, Mapping))
 
 
-def _has_its_file(given: Mapping[str, Any]) -> bool:
-    """Ray reads it here, and takes its content along."""
-    named = ((name, value) for name, value in given.items() if isinstance(value, str))
-    files = [value for name, value in named if name in ("uv", "pip") or (name == "conda" and value.endswith(YAML))]
-    return all(Path(file).is_file() for file in files)
-
-
 def _is_share_of_ray(cpus: float) -> bool:
     """Ray counts in ten-thousandths."""
     return 0.0001 <= cpus <= 1_000_000 and math.isclose(cpus, round(cpus, 4), rel_tol=0, abs_tol=1e-9)
@@ -85,7 +75,6 @@ RULES = (
     Rule("engine.runtime_env", f"Ray's {', '.join(RUNTIME_ENVS)}", lambda v: set(v) <= set(RUNTIME_ENVS)),
     Rule("engine.runtime_env", "one environment, as Ray combines none", lambda v: len(v) <= 1),
     Rule("engine.runtime_env", "of " + "; ".join(RUNTIME_ENVS.values()), _is_of_rays_types),
-    Rule("engine.runtime_env", "of a file that is there, where it names one", _has_its_file),
     Rule("engine.batch", "at least 1", lambda v: v >= 1),
     Rule("engine.cpus", "at least 0", lambda v: v >= 0),
     Rule("engine.cpus", "0 or from 0.0001 to a million, with 4 decimals at most", lambda v: v == 0 or _is_share_of_ray(v)),
@@ -132,22 +121,6 @@ DRAFT_RULES = {
     "acceptance_rates": Rule("draft.acceptance_rates", "probabilities", lambda v: all(0 <= rate <= 1 for rate in v)),
 }
 """Rules that hold only for the methods to which the field means something."""
-
-
-Read = Callable[[Workload], Sequence[Prompt]]
-
-
-def reading_once() -> Read:
-    """Reads the prompts of each workload once, however many cells it is in."""
-    known: dict[str, Sequence[Prompt]] = {}
-
-    def read(workload: Workload) -> Sequence[Prompt]:
-        key = repr(workload)
-        if key not in known:
-            known[key] = load_prompts(workload)
-        return known[key]
-
-    return read
 
 
 def problem_of(cell: Cell, read: Read = load_prompts) -> Problem | None:

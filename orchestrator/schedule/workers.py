@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.errors import BadInput
+from jobs.provenance import PROJECT_ROOT
 from jobs.session import Event, SessionSite, run_session
 from jobs.spec import SessionSpec
 from orchestrator.ledger import Seat, Seats
@@ -131,21 +134,38 @@ def _new_actor(spec: SessionSpec, seat: Seat, place: Any) -> Any:
 
 
 def refuse_environments(plan: Sequence[SessionSpec]) -> None:
-    """`BadInput` for the first that Ray would not take."""
+    """`BadInput` for the first that Ray would not take; the files that they name are read now, and never again."""
     for spec in plan:
         environment_of(spec.deployment.engine.runtime_env)
 
 
 def environment_of(given: Mapping[str, Any]) -> RuntimeEnv | None:
-    """In Ray's type, with the content of files that it names; None for none. `BadInput` for what Ray would not take."""
+    """In Ray's type, with the content of files that it names as it was at the first call; None for none.
+
+    `BadInput` for what Ray would not take.
+    """
     try:
-        return RuntimeEnv(**given) if given else None
-    except (TypeError, ValueError, OSError) as refusal:
+        return _made_once(_key_of(given)) if given else None
+    except (TypeError, ValueError, OSError, RuntimeError) as refusal:  # the last: a home folder of nobody
         why = " ".join(str(refusal).split())
         raise BadInput(f"`engine.runtime_env` must be what Ray takes: got {dict(given)!r}. Ray says: {why}") from refusal
 
 
+@cache
+def _made_once(key: str) -> RuntimeEnv:
+    return RuntimeEnv(**{name: _found(name, value) for name, value in json.loads(key).items()})
+
+
+def _found(name: str, value: Any) -> Any:
+    """A file that Ray reads is found as all others are: from the project's root, or from a home folder."""
+    is_file = isinstance(value, str) and (name in ("uv", "pip") or value.endswith((".yml", ".yaml")))
+    return str(PROJECT_ROOT / Path(value).expanduser()) if is_file else value
+
+
+def _key_of(given: Mapping[str, Any]) -> str:
+    return json.dumps(given, sort_keys=True, default=str)
+
+
 def shape_of(spec: SessionSpec, seat: Seat) -> Shape:
     """What Ray gave a worker for good: its node, its share of it, its environment."""
-    environment = json.dumps(spec.deployment.engine.runtime_env, sort_keys=True, default=str)
-    return seat.node.id, seat.cpus, seat.gpus, environment
+    return seat.node.id, seat.cpus, seat.gpus, _key_of(spec.deployment.engine.runtime_env)

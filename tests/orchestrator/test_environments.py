@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import ray
+from grids import cell
 
 from jobs.errors import BadInput
+from jobs.spec import SessionSpec
+from orchestrator.schedule import workers
 from orchestrator.schedule.ranks import MOST_CHARACTERS, first_line
-from orchestrator.schedule.workers import environment_of
+from orchestrator.schedule.workers import environment_of, refuse_environments
 
 AGENT = """Could not create the actor because its associated runtime env failed to be created.
 [Node 127.0.0.1] Traceback (most recent call last):
@@ -33,25 +36,48 @@ Last 50 lines of stdout:
 """
 
 
-def test_the_content_of_a_file_of_requirements_goes_to_the_worker(tmp_path: Path) -> None:
+def packages_of(path: str) -> list[str]:
+    environment = environment_of({"pip": path})
+    assert environment is not None
+    return environment["pip"]["packages"]
+
+
+def test_the_content_of_a_file_of_requirements_goes_to_the_worker_as_it_was_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text("a==1\nb\n")
-    environment = environment_of({"pip": str(file)})
-    assert environment is not None
-    assert environment["pip"]["packages"] == ["a==1", "b"]
+    refuse_environments([SessionSpec("s", "now", cell(runtime_env={"pip": str(file)}).deployment, (), 1.0)])
+    file.write_text("another\n")
+    assert packages_of(str(file)) == ["a==1", "b"]
+    file.unlink()
+    assert packages_of(str(file)) == ["a==1", "b"]
     assert environment_of({}) is None
+
+
+@pytest.mark.parametrize("path", ["some/wheels.in", "~/wheels.in"])
+def test_a_file_is_found_from_the_projects_root_or_a_home_folder(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "some"))
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "wheels.in").write_text("c\n")
+    assert packages_of(path) == ["c"]
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        pytest.param({"conda": "no_such_file.yml"}, "Can't find conda YAML file no_such_file.yml", id="no file"),
+        pytest.param({"pip": "no_such_file.txt"}, r"Ray says: /.*/no_such_file\.txt is not a valid file", id="no file"),
+        pytest.param({"uv": "no_such_file.txt"}, r"Ray says: /.*/no_such_file\.txt is not a valid file", id="nor uv's"),
+        pytest.param({"conda": "no_such_file.yml"}, r"Can't find conda YAML file /.*/no_such_file\.yml", id="nor conda's"),
+        pytest.param({"uv": "x" * 5000}, "File name too long|is not a valid file", id="no name of a file"),
+        pytest.param({"pip": "~no_such_user/x"}, "home directory", id="nobody's home"),
         pytest.param({"conda": "/no/such/place"}, "Can't find conda env directory", id="no folder"),
         pytest.param({"uv": {"packages": ["a"], "uv_check": 3}}, "must be of type bool", id="a type"),
     ],
 )
 def test_what_only_ray_knows_to_be_wrong_is_one_line(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(BadInput, match=rf"`engine.runtime_env` must be what Ray takes: got .*{why}") as refusal:
+    with pytest.raises(BadInput, match=rf"`engine.runtime_env` must be what Ray takes: got .*({why})") as refusal:
         environment_of(given)
     assert "\n" not in str(refusal.value)
 

@@ -10,7 +10,6 @@ from grids import cell
 from orchestrator.rules import problem_of
 
 ONE = "`engine.runtime_env` must be one environment, as Ray combines none: got"
-FILE = "`engine.runtime_env` must be of a file that is there, where it names one: got"
 TYPES = "`engine.runtime_env` must be of uv: a list of requirements"
 
 
@@ -57,9 +56,6 @@ def test_environments_of_ray_are_taken(given: dict[str, Any]) -> None:
         ({"image_uri": {"a": 1}}, TYPES),
         ({"image_uri": ""}, TYPES),
         ({"uv": ""}, TYPES),
-        ({"pip": "no/requirements.txt"}, FILE),
-        ({"uv": "no/requirements.txt"}, FILE),
-        ({"conda": "no/environment.yml"}, FILE),
     ],
 )
 def test_what_ray_would_not_make_is_refused(given: dict[str, Any], message: str) -> None:
