@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +195,10 @@ def test_a_broken_rule_is_one_line_that_says_where(points: list[Point], grid: Gr
         pytest.param({"kind": "replay", "replay": "times.txt"}, "replay", id="recorded"),
     ],
 )
-def test_every_kind_of_load_makes_cells_that_say_how_requests_arrive(load: dict[str, Any], label: str) -> None:
+def test_every_kind_of_load_makes_cells_that_say_how_requests_arrive(
+    load: dict[str, Any], label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.provenance.PROJECT_ROOT", tmp_path)
+    (tmp_path / "times.txt").write_text("".join(f"{n}\n" for n in range(1000)))
     (cell,) = expand([point({"draft": "none"}, load=load)], Grid())
     assert f" {label} r0" in cell.label
