@@ -13,7 +13,8 @@ from typing import Any
 
 from jobs.errors import BadInput
 from jobs.spec import Cell, Deployment, Draft
-from orchestrator.rules import Problem, Read, problem_of, reading_once
+from jobs.workloads import Read, reading_once
+from orchestrator.rules import Problem, problem_of
 from orchestrator.settings import PARTS
 
 

@@ -19,7 +19,7 @@ from jobs.measure import utc_now
 from jobs.provenance import git_state
 from jobs.session import Event, SessionLog
 from jobs.spec import Cell, SessionSpec, Workload
-from jobs.workloads import load_prompts
+from jobs.workloads import Read, load_prompts, reading_once
 from jobs.workloads.foresee import refuse_unfit_prompts
 from orchestrator.conclude import conclude
 from orchestrator.config import Sweep
@@ -32,7 +32,6 @@ from orchestrator.pace import Pace, told_forecast
 from orchestrator.pack import Packed, pack
 from orchestrator.plan import given_up, last_attempts, make_plan, unmeasured
 from orchestrator.progress import View
-from orchestrator.rules import Read, reading_once
 from orchestrator.search import refuse_unsearchable
 from orchestrator.search.record import Searching
 from orchestrator.settings import Cluster, Kind, Mode

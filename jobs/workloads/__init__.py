@@ -31,6 +31,8 @@ WORKLOADS = {
 }
 """name → module:function that reads all prompts of a workload, and refuses the fields that mean nothing for it."""
 
+Read = Callable[[Workload], Sequence[Prompt]]
+
 
 def load_prompts(workload: Workload) -> list[Prompt]:
     """The prompts of a workload in the order of sending; `BadInput` for a name, category or field that it does not have."""
@@ -39,6 +41,19 @@ def load_prompts(workload: Workload) -> list[Prompt]:
     if all(prompt.arrival_s is not None for prompt in prompts):
         return _as_they_came(prompts, workload.limit)
     return stratified(prompts, workload.limit, workload.seed)
+
+
+def reading_once() -> Read:
+    """`load_prompts` that reads each workload once, however many cells it is in."""
+    known: dict[str, Sequence[Prompt]] = {}
+
+    def read(workload: Workload) -> Sequence[Prompt]:
+        key = repr(workload)
+        if key not in known:
+            known[key] = load_prompts(workload)
+        return known[key]
+
+    return read
 
 
 def _refuse_unreadable(workload: Workload) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from jobs.errors import BadInput
 from jobs.models import described_here
 from jobs.spec import Cell, Workload
-from jobs.workloads import load_prompts
+from jobs.workloads import reading_once
 from jobs.workloads.base import Prompt
 from jobs.workloads.tokenize import ChatTokenizer, check_lengths, conversations, longest_of
 
@@ -23,12 +23,12 @@ PER_MESSAGE = 100  # bytes that a template may put around a message besides what
 
 def refuse_unfit_prompts(cells: Sequence[Cell]) -> None:
     """`BadInput` for the first cell whose prompts do not fit into its engine, or into its model's template."""
-    seen = set()
+    seen, read = set(), reading_once()
     for cell in cells:
         model, engine = cell.deployment.model, cell.deployment.engine
         key = json.dumps([model.path, model.revision, engine.max_length, repr(cell.workload)])
         if key not in seen:
-            _check(cell, load_prompts(cell.workload))
+            _check(cell, read(cell.workload))
         seen.add(key)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import models
+from jobs import models, workloads
 from jobs.errors import BadInput
 from jobs.models import described_here
 from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload
-from jobs.workloads import foresee
+from jobs.workloads import foresee, load_prompts
 from jobs.workloads.foresee import refuse_unfit_prompts
 
 BYTES = "jobs/workloads/data/bytes"
@@ -80,6 +80,15 @@ def test_texts_far_below_the_limit_need_no_tokenizer(monkeypatch: pytest.MonkeyP
     refuse_unfit_prompts([cell(MINI)])
     with pytest.raises(TypeError, match="not callable"):
         refuse_unfit_prompts([cell(MINI, 500)])
+
+
+def test_a_workload_is_read_once_for_all_models_and_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(workloads, "load_prompts", lambda workload: (read.append(workload), load_prompts(workload))[1])
+    refuse_unfit_prompts([cell(MINI, limit, path) for path in (BYTES, "/no/model") for limit in (0, 60_000)])
+    assert read == [MINI]
+    refuse_unfit_prompts([cell(MINI), cell(REAL), cell(MINI, 0, "/no/model"), cell(REAL, 0, "/no/model")])
+    assert read == [MINI, MINI, REAL]
 
 
 def test_a_model_that_is_not_here_yet_is_left_to_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ import pytest
 from grids import cell
 
 from jobs.spec import CellOrder, SessionSpec, Workload
+from jobs.workloads import reading_once
 from orchestrator.expected import Expectation, Size
 from orchestrator.ledger import Ledger, Node
 from orchestrator.pack import lower_bound_s, pack, simulate, split
 from orchestrator.reconcile import expectation
-from orchestrator.rules import problem_of, reading_once
+from orchestrator.rules import problem_of
 from orchestrator.shortage import Demand
 from storage.rows import History
 
@@ -125,7 +126,7 @@ def test_a_large_plan_costs_little_to_pack(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_each_workload_is_read_once_for_all_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Workload] = []
-    monkeypatch.setattr("orchestrator.rules.load_prompts", lambda workload: reads.append(workload) or [])
+    monkeypatch.setattr("jobs.workloads.load_prompts", lambda workload: reads.append(workload) or [])
     cells = [cell(k, repeat) for k in range(3) for repeat in range(5)]
     read = reading_once()
     assert [problem_of(item, read) for item in cells] == [None] * 15
