@@ -24,13 +24,14 @@ class Running:
     n_batches: int = 0  # of the cell that is running
     asked: Any = None  # the progress that is on its way
     placed_s: float = field(default_factory=time.monotonic)
-    is_up: bool | None = False  # its worker has answered; None = it has not, and that was said
+    is_up: bool = False  # its worker has answered
+    was_told: bool = False  # that this takes long
     stopping: int = 0  # what it was told: 1 = after this cell, 2 = at once
 
     @property
     def is_new(self) -> bool:
         """Nothing was heard of it yet."""
-        return self.is_up is not True and self.row is None
+        return not self.is_up and self.row is None
 
     @property
     def ended_well(self) -> bool:

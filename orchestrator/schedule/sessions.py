@@ -212,10 +212,10 @@ class Scheduler:
                 why = f"The engine was starting on several nodes, and {' and '.join(gone)} left the cluster."
                 yield from self._lost(running, "worker_died", why)
 
-    def _put_back(self, running: Running) -> Iterator[Event]:
+    def _put_back(self, running: Running, settle_s: float = 0.0) -> Iterator[Event]:
         running.worker.kill()
         self._waiting.put_back(running.spec)
-        yield from self._leave(running)
+        yield from self._leave(running, settle_s)
 
     def _ended(self, running: Running) -> Iterator[Event]:
         """It ended by itself. One that told nothing counts as failed, or the plan would never end."""
@@ -264,8 +264,8 @@ class Scheduler:
         """Another job may hold what the ledger thinks free: who waits for long goes where there is room, if there is."""
         now_s = time.monotonic()
         for running in [item for item in self._running if item.is_new and now_s - item.placed_s > PLACE_LIMIT_S]:
-            if running.is_up is False:
-                running.is_up = None
+            if not running.was_told:
+                running.was_told = True
                 self._say(running.not_up())
             running.placed_s = now_s
             if running.spec.deployment.engine.runtime_env:
@@ -273,7 +273,7 @@ class Scheduler:
             self._doubts.hold(running.nodes, now_s)
             self._ledger.refresh(self._fleet.nodes(), self._doubts.at(now_s))
             if self._ledger.has_trusted_room(running.spec.deployment):
-                yield from self._put_back(running)
+                yield from self._put_back(running, settle_s=GRACE_S + 1)  # it may have begun a moment ago
 
     def _ask_progress(self) -> None:
         for running in self._running:

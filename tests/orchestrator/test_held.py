@@ -12,6 +12,7 @@ from grids import cell
 from without_ray import BOX, OTHER, SPEC, Held, scheduler_of
 
 from jobs.control import SessionProgress
+from jobs.engines.lifeline import GRACE_S
 from orchestrator.schedule import Scheduler, sessions
 
 
@@ -35,9 +36,25 @@ def test_a_session_that_is_held_up_moves_once_and_not_to_and_fro(killed: list[An
     for _ in range(5):
         assert list(scheduler._move_held()) == []
         scheduler._admit(scheduler._waiting)
+        scheduler._settle(time.monotonic() + GRACE_S + 1)
     (running,) = scheduler._running
     assert {*first.nodes, *running.nodes} == {BOX, OTHER}
     assert killed == ["the actor"]
+
+
+def test_the_seat_of_a_session_that_moves_settles_as_its_engine_may_have_begun_after_all(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 0.0)
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, OTHER])
+    scheduler, running = scheduler_of("nothing comes")
+    assert list(scheduler._move_held()) == []
+    ledger = scheduler._ledger
+    ledger.refresh([BOX, OTHER])  # whoever is doubted
+    assert ledger.admit(SPEC.deployment)
+    assert not ledger.admit(SPEC.deployment), "its engine's lifeline may be at work"
+    scheduler._settle(time.monotonic() + GRACE_S + 1)
+    assert [seat.node for seat in ledger.admit(SPEC.deployment)] == running.nodes
 
 
 def test_a_session_that_runs_well_is_left_alone_however_busy_the_driver_was(
