@@ -36,7 +36,8 @@ def over_nodes(engine: Engine, site: Site, server: Launch, words: Sequence[str])
 def node_words(engine: Engine, site: Site, meeting: Meeting) -> Iterator[str]:
     """Of `ray start`: rank 0 goes on to the server, the others stay with their node."""
     if meeting.rank == 0:
-        yield from ("--head", f"--port={meeting.port}", "--include-dashboard=false")
+        yield from ("--head", f"--port={meeting.port}", f"--ray-client-server-port={meeting.spare_port}")  # else 10001
+        yield "--include-dashboard=false"
     else:
         yield from (f"--address={meeting.authority}", "--block")
     gpus = engine.devices // engine.nodes

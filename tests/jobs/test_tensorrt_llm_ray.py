@@ -54,10 +54,10 @@ def test_rank_0_starts_a_ray_and_the_server_on_it_and_the_others_join() -> None:
         *("--object-store-memory=268435456", "--temp-dir=/scratch/ray", "--disable-usage-stats"),
     )
     assert first.argv[0] == second.argv[0] == "python3"
-    head, server = first.argv[2:14], first.argv[15:]
-    assert first.argv[14] == "--"
-    assert head[:4] == ("--head", "--port=7000", "--include-dashboard=false", "--node-ip-address=10.0.0.1")
-    assert head[4:] == shape
+    head, server = first.argv[2:15], first.argv[16:]
+    assert first.argv[15] == "--"
+    assert head[:3] == ("--head", "--port=7000", "--ray-client-server-port=7001")  # no port that another session has too
+    assert head[3:] == ("--include-dashboard=false", "--node-ip-address=10.0.0.1", *shape)
     assert server == ("-m", "tensorrt_llm.commands.serve", *launch(replace(ENGINE, nodes=1), None).argv[1:])
     assert second.argv[2:] == ("--address=10.0.0.1:7000", "--block", "--node-ip-address=10.0.0.2", *shape)
     assert first.env == second.env
