@@ -138,6 +138,11 @@ class Ledger:
         """Whether it could be held if all were empty: what only a lost node could hold keeps no other waiting."""
         return not shortage(deployment, self.nodes)
 
+    def has_choice(self, deployment: Deployment) -> bool:
+        """Whether more nodes could hold it, if all were empty, than it takes."""
+        demand = demand_of(deployment)
+        return sum(demand.lack_on(node) is None for node in self._free) > demand.nodes
+
     def admit(self, deployment: Deployment, until_s: float = inf) -> Seats:
         """Seats for this one alone, whoever waits; () = wait."""
         demand = demand_of(deployment)

@@ -247,7 +247,7 @@ class Scheduler:
 
     def _doubt(self, running: Running) -> None:
         told = self._doubts.fail(running.nodes, running.spec.deployment.id, time.monotonic())
-        if told and len(self.nodes) > 1:
+        if told and self._ledger.has_choice(running.spec.deployment):
             self._say(told)
 
     def _leave(self, running: Running, settle_s: float = 0.0) -> Iterator[Event]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 from grids import cell
-from without_ray import BOX, CELL, SPEC, Stream, scheduler_of
+from without_ray import BOX, CELL, OTHER, SPEC, Stream, scheduler_of
 
 from jobs.engines.lifeline import GRACE_S
 from jobs.measure import new_row as new_cell_row
@@ -70,6 +70,27 @@ def test_a_node_on_which_a_session_failed_is_doubted_until_one_ends_well_there(
     assert list(scheduler._next_events(running)) == []
     assert ("box" in scheduler._doubts.at(time.monotonic())) == is_doubted
     assert "another" in scheduler._doubts.at(time.monotonic())
+
+
+@pytest.mark.parametrize(
+    ("another", "is_told"),
+    [
+        pytest.param(OTHER, True, id="another node could hold it"),
+        pytest.param(replace(OTHER, cpus=0), False, id="the head of the cluster cannot"),
+        pytest.param(replace(OTHER, engines=frozenset({"vllm"})), False, id="nor can what is for another engine"),
+    ],
+)
+def test_that_other_nodes_are_preferred_is_said_where_there_are_such(
+    killed: list[Any], monkeypatch: pytest.MonkeyPatch, another: Node, is_told: bool
+) -> None:
+    monkeypatch.setattr(sessions.Fleet, "nodes", lambda fleet: [BOX, another])
+    scheduler, running = scheduler_of(Stream(StopIteration()))
+    said: list[str] = []
+    scheduler._say = said.append
+    scheduler._doubts.fail(running.nodes, "another deployment", time.monotonic())
+    assert len(list(scheduler._next_events(running))) == 1
+    told = f"2 deployments in a row failed on {running.nodes[0].name}: for a while, other nodes are preferred."
+    assert said == [told] * is_told
 
 
 @pytest.mark.parametrize("n_batches", [0, 1, 3])
