@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import ray
 from ray._private import ray_constants
-from ray._private.node import Node
+from ray._private.node import Node as RayNode
 from ray._private.services import get_ray_address_from_environment
 from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython
 
@@ -46,7 +46,7 @@ PRIVATE = {
 }
 OPEN, TOKEN = {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token"}
 ONLOOKERS: dict[str, Any] = {
-    name: lambda node, **_: None for name in ("start_api_server", "start_monitor", "start_log_monitor")
+    name: lambda *_, **__: None for name in ("start_api_server", "start_monitor", "start_log_monitor")
 }
 """Processes for who looks on or adds machines, and their part in `ray.init`: half of what a start of Ray takes."""
 
@@ -92,7 +92,7 @@ def _start(cluster: Cluster, folder: Path, marker: tuple[str, str]) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     for left in reversed(range(TRIES)):
         try:
-            with patch.multiple(Node, create=True, **ONLOOKERS):
+            with patch.multiple(RayNode, create=True, **ONLOOKERS):
                 ray.init(
                     "local",  # never joins a stray cluster
                     num_cpus=cluster.num_cpus,

@@ -126,3 +126,7 @@ def test_a_token_that_is_there_is_sent_where_one_is_asked_for_only(
 def test_a_cluster_that_cannot_be_is_refused_at_once(given: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         compose(["engine=simulated", given])
+
+
+def test_an_onlooker_of_our_own_ray_is_none_whatever_a_release_of_ray_gives_it() -> None:
+    assert [start("the node", "more", raise_on_failure=True) for start in connect.ONLOOKERS.values()] == [None] * 3
