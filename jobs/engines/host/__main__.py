@@ -62,7 +62,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--config", required=True, help="the deployment as JSON, or a file that holds it")
     parser.add_argument("--meet", default="", help="over several nodes: ADDRESS:PORT at which rank 0 waits for the others")
     parser.add_argument("--rank", type=int, default=0, help="which of several processes this is: 0 serves")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not os.environ.get(NAME):
+        parser.error(f"{NAME} must hold the name to serve under, which is the key too: got nothing. Set it to one of yours.")
+    return args
 
 
 def read_config(text: str) -> dict[str, Any]:
