@@ -7,6 +7,7 @@ they are stretched. So each kind of gap works with each profile of rates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -99,11 +100,12 @@ def stretched(expected: Floats, load: Load) -> Floats:
     return pieces * step_s + since
 
 
-def recorded_offsets_s(replay: str) -> list[float]:
+@lru_cache(maxsize=8)  # the cells of a grid replay a few files; a plan asks for each cell, and a file may be long
+def recorded_offsets_s(replay: str) -> tuple[float, ...]:
     """Recorded arrival times, one a line, in seconds; `BadInput` when that is not what the file holds."""
     path = local_path(replay)
     try:
-        offsets_s = [float(line) for line in path.read_text(encoding="utf-8").split()]
+        offsets_s = tuple(float(line) for line in path.read_text(encoding="utf-8").split())
         if not np.isfinite(offsets_s).all():
             raise ValueError("nan and inf are no times")
     except (OSError, ValueError) as error:
@@ -113,7 +115,7 @@ def recorded_offsets_s(replay: str) -> list[float]:
     return offsets_s
 
 
-def replayed_ns(offsets_s: list[float], count: int) -> list[int]:
+def replayed_ns(offsets_s: Sequence[float], count: int) -> list[int]:
     """The first `count` recorded arrivals, counted from the first of them; `BadInput` when there are fewer."""
     if len(offsets_s) < count:
         raise BadInput(

@@ -114,6 +114,16 @@ def test_recorded_arrivals_are_replayed_from_the_first(tmp_path: Path) -> None:
     assert offsets_s(Load(kind="replay", replay=str(path)), 3) == [0.0, 0.5, 2.25]
 
 
+def test_a_file_of_arrivals_is_read_once_for_all_cells(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.txt"
+    path.write_text("1\n2\n")
+    load = Load(kind="replay", replay=str(path))
+    check_recorded(load, [None])
+    path.unlink()
+    check_recorded(load, [None, None])
+    assert offsets_s(load, 2) == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("content", "count", "message"),
     [
