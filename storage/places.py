@@ -42,7 +42,8 @@ _WORDS = (
 
 @dataclass(frozen=True, order=True)
 class BucketPath:
-    """A place in a bucket. A folder of a bucket exists as long as something is in it."""
+    """A place in a bucket. A folder of a bucket exists as long as a file is in it, at any depth: of the last one that goes,
+    Arrow leaves an object that stands for the empty folder."""
 
     scheme: str
     key: str
@@ -80,7 +81,8 @@ class BucketPath:
         return self.facts() is not None
 
     def is_dir(self) -> bool:
-        return any(True for _ in self.iterdir())
+        found = self.listing()
+        return any(info.type == fs.FileType.File for info in found.values()) or any((self / name).is_dir() for name in found)
 
     def facts(self) -> fs.FileInfo | None:
         """Size and time of an object; None where there is none."""

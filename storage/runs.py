@@ -10,7 +10,7 @@ appears whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -38,8 +38,8 @@ class RunStore:
         self._tries: set[str] = set()
         self._merged_sessions: frozenset[str] = frozenset()
         self._history: History | None = None  # as it was read; None = something was written since
-        self._before: bytes | None = None  # what `sweep.yaml` was
-        self._made: list[Place] | None = None  # files that go if the sweep is refused; None = rows came, or it was opened
+        # What files held that are put back if the sweep is refused (None = they were not there); None = rows or a log came
+        self._before: dict[Place, bytes | None] | None = None
 
     @classmethod
     def create(cls, folder: Place | str, sweep_yaml_text: str) -> RunStore:
@@ -48,11 +48,14 @@ class RunStore:
         Raises `BadRun` for a folder that holds something else, a newer schema, or a run that another process writes.
         """
         folder = place_of(folder)
-        before = _sweep_before(folder)
+        _sweep_before(folder)  # what is somebody's is not touched
         make_folder(folder)
         store = cls(folder, lock_run(folder))
-        store._before, store._made = before, [] if before is not None else [folder / SWEEP_FILE, folder / LOCK_FILE]
         try:
+            sweep = _sweep_before(folder)  # again: until it was ours, another driver may have begun and ended
+            store._before = {folder / SWEEP_FILE: sweep}
+            if sweep is None:
+                store._before[folder / LOCK_FILE] = None
             write_whole(folder / SWEEP_FILE, redact(sweep_yaml_text).encode())
             return store._prepared()
         except BaseException as error:
@@ -87,7 +90,7 @@ class RunStore:
         Raises `StorageFailed` when the disk refuses, or when that try is recorded already; no torn file is left.
         """
         self._lock.require()
-        self._made = None
+        self._before = None
         if not isinstance(row, CellBatch):
             self._history = None
         if isinstance(row, SessionRow):
@@ -134,12 +137,13 @@ class RunStore:
         self._lock.require()
         if rows:
             path = self.folder / "decisions" / f"{rows[0].search_id}.parquet"
-            if self._made is not None and not path.exists():
-                self._made.append(path)
+            if self._before is not None and path not in self._before:
+                self._before[path] = _bytes_of(path)
             write_whole(path, to_parquet(rows, DECISIONS))
 
     def write_log(self, session_id: str, text: str) -> str:
         """Keep the (redacted) log of a session's engine; returns its path relative to the run, for `SessionRow.log`."""
+        self._before = None
         path = self.folder / "logs" / f"{session_id}.log"
         write_whole(path, redact(text).encode(errors="replace"))
         return f"logs/{path.name}"
@@ -151,18 +155,22 @@ class RunStore:
         return self._history
 
     def close(self, error: BaseException | None = None) -> None:
-        """Let another process write. Closing twice is fine. After a `BadInput` before any row, all is as before `create`."""
-        if isinstance(error, BadInput) and self._made is not None:
+        """Let another process write. Closing twice is fine.
+
+        After a `BadInput` before any row or log, what was written since `create` goes, and what it replaced is put back.
+        """
+        if isinstance(error, BadInput) and self._before is not None:
             with suppress(StorageFailed):  # the mistake is to be told
-                self._take_back(self._made)
+                self._take_back(self._before)
         self._lock.release()
 
-    def _take_back(self, made: Sequence[Place]) -> None:
-        remove(made)
-        if self._before is None:
+    def _take_back(self, before: Mapping[Place, bytes | None]) -> None:
+        remove(path for path, content in before.items() if content is None)
+        for path, content in before.items():
+            if content is not None:
+                write_whole(path, content)
+        if before[self.folder / SWEEP_FILE] is None:
             remove_empty([*(self.folder / name for name in FOLDERS), self.folder])
-        else:
-            write_whole(self.folder / SWEEP_FILE, self._before)
 
     def __enter__(self) -> RunStore:
         return self
@@ -215,16 +223,18 @@ def _is_there(folder: Place) -> bool:
 
 def _sweep_before(folder: Place) -> bytes | None:
     """The `sweep.yaml` of a run that may go on; None for an absent or empty folder. `BadRun` for what is somebody's."""
-    if not (_is_there(folder) and _content(folder)):
-        return None
-    written = require_run(folder) / SWEEP_FILE
-    with refusals_of(written):
-        return written.read_bytes() if written.is_file() else None
+    return _bytes_of(require_run(folder) / SWEEP_FILE) if _is_there(folder) and _is_used(folder) else None
 
 
-def _content(folder: Place) -> list[str]:
-    """What is in the folder but the traces of a driver that died while it made the run."""
+def _bytes_of(path: Place) -> bytes | None:
+    with refusals_of(path):
+        return path.read_bytes() if path.is_file() else None
+
+
+def _is_used(folder: Place) -> bool:
+    """Whether there is more in the folder than the traces of a driver that was refused, or died, while it made the run."""
+    traces = (LOCK_FILE, f".{SWEEP_FILE}")
     try:
-        return [path.name for path in folder.iterdir() if not path.name.startswith((LOCK_FILE, f".{SWEEP_FILE}"))]
+        return any(not path.name.startswith(traces) and path.exists() for path in folder.iterdir())
     except OSError as error:
         raise BadRun(f"A run must be a readable folder: got {error.strerror} at {folder}. Choose another folder.") from error

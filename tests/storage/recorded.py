@@ -11,12 +11,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jobs.spec import Cell, Deployment, Draft, Engine, Load, Model, Sampling, Workload
-from storage.rows import CellResult, CellRow, RequestRow, SessionRow
+from storage.errors import BadInput
+from storage.rows import CellResult, CellRow, DecisionRow, RequestRow, SessionRow
 from storage.runs import RunStore
 from storage.views import open_runs, settle_for
 
 MS = 1_000_000
+DECISION = DecisionRow("search", 0, 1, "measure", "crossover", "user_tps", "mini", "an end of the loads")
 
 
 def create_cell(
@@ -99,6 +103,16 @@ def record(folder: Path, *results: CellResult | SessionRow, sweep: str = "grid: 
         for result in results:
             store.write(result)
     return folder
+
+
+def fail(failure: BaseException, *before: object) -> None:
+    raise failure
+
+
+def refuse(folder: Path | str) -> None:
+    """As where there is no cluster: a search has written what it would measure first."""
+    with pytest.raises(BadInput, match="no cluster"), RunStore.create(folder, "a: 2\n") as store:
+        fail(BadInput("no cluster"), store.write_decisions([DECISION]))
 
 
 def ask(folder: Path, sql: str) -> list[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from object_store import BUCKET, READER, WRITER, ObjectStore
 from pyarrow import fs
-from recorded import create_cell, create_request, create_row, create_session, record
+from recorded import create_cell, create_request, create_row, create_session, record, refuse
 
 import storage.claim as claims
 from storage import places
@@ -138,6 +138,16 @@ def test_a_run_in_a_bucket_is_compacted(run: str) -> None:
     assert compact(run, grace_s=0).n_after == 3
     assert history_of(run) == history
     assert compact(run, grace_s=0).n_before == 3
+
+
+def test_a_sweep_that_is_refused_leaves_no_run_in_a_bucket_that_would_bar_the_corrected_one(run: str) -> None:
+    for _ in range(2):
+        refuse(run)
+        assert not place_of(run).exists()
+        assert history_of(run) == History()
+    with RunStore.create(run, "a: 3\n") as store:
+        store.write(RESULT)
+    assert (place_of(run) / "sweep.yaml").read_text() == "a: 3\n"
 
 
 # --------------------------------------------------------------------------------------------------------- one driver

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import create_cell, create_row, record
+from recorded import DECISION, create_cell, create_row, fail, record, refuse
 
+from storage import runs
 from storage.errors import BadInput, StorageFailed
-from storage.rows import CellResult, DecisionRow
+from storage.lock import Lock, lock_run
+from storage.rows import CellResult
 from storage.runs import RunStore, history_of
-
-DECISION = DecisionRow("search", 0, 1, "measure", "crossover", "user_tps", "mini", "an end of the loads")
 
 
 def content(folder: Path) -> dict[Path, bytes | bool]:
     return {path: path.is_dir() or path.read_bytes() for path in folder.rglob("*")}
-
-
-def fail(failure: BaseException, *before: object) -> None:
-    raise failure
-
-
-def refuse(folder: Path) -> None:
-    """As where there is no cluster: a search has written what it would measure first."""
-    with pytest.raises(BadInput, match="no cluster"), RunStore.create(folder, "a: 2\n") as store:
-        fail(BadInput("no cluster"), store.write_decisions([DECISION]))
 
 
 def test_a_sweep_that_is_refused_before_its_first_row_leaves_no_run(tmp_path: Path) -> None:
@@ -38,6 +29,37 @@ def test_a_sweep_that_is_refused_leaves_the_run_that_was_there_as_it_was(tmp_pat
     before = content(tmp_path)
     refuse(tmp_path / "run")
     assert content(tmp_path) == before
+
+
+def test_what_a_search_had_decided_before_is_put_back(tmp_path: Path) -> None:
+    with RunStore.create(tmp_path / "run", "a: 1\n") as store:
+        store.write_decisions([DECISION, replace(DECISION, number=1)])
+    before = content(tmp_path)
+    refuse(tmp_path / "run")
+    assert content(tmp_path) == before
+
+
+def test_a_log_is_kept_as_rows_are(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="late"), RunStore.create(tmp_path / "run", "a: 1\n") as store:
+        fail(BadInput("late"), store.write_log("s1", "why it did not start"))
+    RunStore.create(tmp_path / "run", "a: 2\n").close()
+    assert (tmp_path / "run/logs/s1.log").read_text() == "why it did not start"
+
+
+def test_a_run_that_another_driver_made_until_the_lock_was_ours_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = create_row(create_cell())
+
+    def lock_late(folder: Path) -> Lock:
+        monkeypatch.setattr(runs, "lock_run", lock_run)
+        record(folder, CellResult(row), sweep="a: 1\n")
+        return lock_run(folder)
+
+    monkeypatch.setattr(runs, "lock_run", lock_late)
+    refuse(tmp_path / "run")
+    assert [attempt.cell_id for attempt in history_of(tmp_path / "run").attempts] == [row.cell_id]
+    assert (tmp_path / "run" / "sweep.yaml").read_text() == "a: 1\n"
 
 
 @pytest.mark.parametrize("failure", [BadInput("late"), StorageFailed("full"), KeyboardInterrupt()], ids=repr)
