@@ -201,7 +201,7 @@ def tenant_of_a100() -> Any:
 def test_a_session_on_gpus_that_another_job_holds_moves_to_where_there_is_room(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 3.0)
+    monkeypatch.setattr(sessions, "PLACE_LIMIT_S", 1.0)  # shorter than a worker takes: it moves once
     actor = tenant_of_a100()
     try:
         seen = Seen().run(planned("engine.tp=1"))
