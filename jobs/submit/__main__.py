@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jobs.errors import BadInput
@@ -143,15 +144,11 @@ def _run_slurm(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     workers = kuberay.groups_of([_pair("--worker", item, "vllm=specsweep-vllm:0.1.0") for item in options.worker])
-    gpus = dict.fromkeys(workers, options.gpus)
-    if options.gpus is None:
-        gpus = kuberay.checked_gpus(kuberay.largest_of_the_grid(overrides), workers, options.replicas)
     pods = kuberay.Pods(
         name=options.name,
         namespace=options.namespace,
         head_image=options.head_image,
         workers=workers,
-        gpus=gpus,
         replicas=options.replicas,
         cpus=options.cpus,
         memory=options.memory,
@@ -160,6 +157,9 @@ def _run_kuberay(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         secrets=options.secret,
         service_account=options.service_account,
     )
+    kuberay.check_pods(overrides, pods)
+    gpus = kuberay.checked_gpus(kuberay.largest_of_the_grid(overrides), workers, options.replicas)
+    pods = replace(pods, gpus=gpus if options.gpus is None else dict.fromkeys(workers, options.gpus))
     text = kuberay.manifest(kuberay.rayjob(overrides, pods))
     _print(kuberay.apply_manifest(text) if options.apply else text.rstrip())
     return 0

@@ -47,14 +47,18 @@ class Pods:
     service_account: str = ""  # of the pods: how clouds give them a bucket without a key
 
 
-def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
-    """The RayJob: its cluster asks for a token, and goes when the sweep has ended; the results stay. Pure."""
+def check_pods(overrides: Sequence[str], pods: Pods) -> None:
+    """`BadInput` for what can be refused without the sweep's plan, which takes seconds: names, and where results go."""
     for name in (pods.name, *map(_group, pods.workers)):
         if not KUBERNETES_NAME.fullmatch(name):
             raise BadInput(f"A name in Kubernetes must be small letters, digits and `-`: got {name!r}.")
     if bool(pods.results_claim) == bool(pods.results):
         raise BadInput("Results must go to one place: give --results-claim CLAIM or --results s3://BUCKET/FOLDER.")
     check_results(overrides, pods)
+
+
+def rayjob(overrides: Sequence[str], pods: Pods) -> dict[str, Any]:
+    """The RayJob: its cluster asks for a token, and goes when the sweep has ended; the results stay. Pure."""
     command = sweep_command(overrides, script=f"{SOURCE}/sweep.py", results=pods.results or RESULTS)
     return {
         "apiVersion": "ray.io/v1",

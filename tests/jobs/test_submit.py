@@ -225,7 +225,7 @@ def test_a_rayjob_asks_for_a_token_and_has_a_marked_group_for_each_engine(capsys
 
 
 def test_the_results_of_a_rayjob_may_go_to_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--head-image h:1 --worker vllm=v:1 --gpus 1 --results s3://bucket/sweeps --service-account writer"
+    words = "--head-image h:1 --worker transformers=t:1 --gpus 1 --results s3://bucket/sweeps --service-account writer"
     job = told_job(capsys, words, "+grid=worth_it")
     assert "run.dir=s3://bucket/sweeps" in shlex.split(job["spec"]["entrypoint"])
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
@@ -236,7 +236,7 @@ def test_the_results_of_a_rayjob_may_go_to_a_bucket(capsys: pytest.CaptureFixtur
 def test_the_gpus_of_a_group_are_those_of_the_largest_session_of_its_engine(capsys: pytest.CaptureFixture[str]) -> None:
     words = f"{WORKERS} --results-claim disk"
     grid = ["axes.engine=[simulated,vllm]", "axes.engine.tp=[2,8]", "engine.device=cuda"]
-    assert main(["kuberay", *words.split(), "--", *grid]) == 2
+    assert main(["kuberay", *words.split(), "--gpus", "8", "--", *grid]) == 2
     assert "simulated has none. Add --worker simulated=IMAGE" in capsys.readouterr().err
     job = told_job(capsys, f"{words} --worker simulated=s:1", *grid)
     groups = {group["groupName"]: group["template"]["spec"] for group in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]}

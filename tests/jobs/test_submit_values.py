@@ -57,14 +57,15 @@ def test_a_run_folder_that_the_pods_would_lose_is_refused(
 @pytest.mark.parametrize(
     ("where", "folder"),
     [
-        pytest.param(CLAIM, "run.dir=/results/team", id="in the claim"),
-        pytest.param(CLAIM, "run.dir='/results'", id="quoted for Hydra"),
-        pytest.param(BUCKET, "run.dir=gs://other/team", id="another bucket"),
+        pytest.param({"results_claim": "disk"}, "run.dir=/results/team", id="in the claim"),
+        pytest.param({"results_claim": "disk"}, "run.dir='/results'", id="quoted for Hydra"),
+        pytest.param({"results": "s3://bucket/sweeps"}, "run.dir=gs://other/team", id="another bucket"),
     ],
 )
-def test_a_run_folder_that_stays_is_taken(where: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PODS, *where, "--", folder]) == 0
-    assert f"{folder.partition('=')[2].strip(chr(39))}" in capsys.readouterr().out
+def test_a_run_folder_that_stays_is_taken(where: dict[str, str], folder: str) -> None:
+    pods = kuberay.Pods("a", "b", "h:1", {"vllm": "v:1"}, **where)
+    kuberay.check_pods([folder], pods)
+    assert folder in shlex.split(kuberay.rayjob([folder], pods)["spec"]["entrypoint"])
 
 
 PLANS = """
@@ -93,7 +94,7 @@ def test_what_was_measured_on_this_machine_does_not_change_the_pods(tmp_path: Pa
 def test_a_session_over_several_nodes_needs_as_many_pods(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["kuberay", "--head-image", "h", "--worker", "simulated=s", "--results-claim", "c"]
     grid = ["--", "engine=simulated", "model=bytes", "engine.device=cuda", "engine.tp=16", "engine.nodes=2"]
-    assert main([*words, *grid]) == 2
+    assert main([*words, "--gpus", "8", *grid]) == 2
     assert "got 1, and one of simulated is on 2 nodes (engine.nodes). Give --replicas 2 or more." in capsys.readouterr().err
     assert main([*words, "--replicas", "2", *grid]) == 0
     (group,) = yaml.safe_load(capsys.readouterr().out)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
