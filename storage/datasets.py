@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,23 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows as Parquet, whole or not at all. The columns are those of the first row; each is of one type."""
-    sink = pa.BufferOutputStream()
-    try:
-        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
-    except (pa.ArrowException, OverflowError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BadInput(
-            f"each column of a data set must be of one type: {path} cannot be written ({reason}). Mend it."
-        ) from None
+    columns, sink = {}, pa.BufferOutputStream()
+    for name in rows[0] if rows else ():
+        with _of_one_type(f" in {name!r}"):
+            columns[name] = pa.array([row.get(name) for row in rows])
+    with _of_one_type():
+        pq.write_table(pa.table(columns), sink, compression="zstd")
     write_whole(path, sink.getvalue().to_pybytes())
+
+
+@contextmanager
+def _of_one_type(place: str = "") -> Iterator[None]:
+    """What Arrow refuses, as `BadInput` in one line; of a whole table it says itself which column it is."""
+    try:
+        yield
+    except (pa.ArrowException, OverflowError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise BadInput(
+            f"each column of a data set must be of one type: got {reason}{place}. Give that column one type in the files "
+            "that were read, or take it out."
+        ) from None

@@ -306,11 +306,22 @@ def test_rows_of_another_shape_are_refused_not_called_whole(
     assert len(told.strip().splitlines()) == 1
 
 
-def test_a_column_of_several_types_is_one_line(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{**OPEN, "extra": {"a": 1}}, {**OPEN, "extra": "text"}]
-    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+@pytest.mark.parametrize(
+    ("extras", "got"),
+    [
+        pytest.param([{"a": 1}, "text"], "cannot mix struct and non-struct, .* in 'extra'", id="an object and a text"),
+        pytest.param([1, 2**70], "Python int too large .* in 'extra'", id="a number beyond any type"),
+        pytest.param([{}, {}], "Cannot write struct type 'extra' with no child field .*", id="objects of nothing"),
+    ],
+)
+def test_a_column_that_cannot_be_written_is_named_in_one_line_with_what_to_do(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], extras: list[Any], got: str
+) -> None:
+    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps({**OPEN, 'extra': extra})}\n" for extra in extras))
     assert run("qualitative", [], [], f"--input={tmp_path}/q.jsonl") == 2
-    assert re.fullmatch(r"each column of a data set must be of one type: .*\. Mend it\.\n", capsys.readouterr().err)
+    remedy = "Give that column one type in the files that were read, or take it out"
+    rule = "each column of a data set must be of one type"
+    assert re.fullmatch(rf"{rule}: got {got}\. {remedy}\.\n", capsys.readouterr().err)
 
 
 def test_of_the_turns_after_a_mask_only_their_number_counts(tmp_path: Path, run: Run) -> None:
