@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from storage.errors import BadInput, SpecSweepError
-from storage.interrupted import INTERRUPTED, end_without_a_word, interruptible_queries
+from storage.interrupted import INTERRUPTED, end_in_order, end_without_a_word, interruptible_queries
 
 FAILED, BAD_INPUT = 1, 2
 
@@ -35,6 +35,7 @@ def _run(argv: list[str]) -> int:
     from orchestrator.config import compose
     from orchestrator.reconcile import reconcile
 
+    end_in_order()
     sweep = compose(argv)
     return reconcile(sweep, ["python", "sweep.py", *argv], Console(highlight=False)) if sweep else 0
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from storage.errors import BadInput, SpecSweepError
 from storage.files import write_whole
-from storage.interrupted import INTERRUPTED, interruptible_queries
+from storage.interrupted import INTERRUPTED, end_in_order, interruptible_queries
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -27,6 +27,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 def run_command(act: Callable[[], int]) -> int:
     """The exit code: what `act` returns; 2 for bad input, 1 for other failures (one line each), 130 when interrupted."""
+    end_in_order()
     try:
         with interruptible_queries():
             code = act()

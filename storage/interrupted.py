@@ -24,8 +24,14 @@ def interruptible_queries() -> Iterator[None]:
 
 
 def end_without_a_word() -> None:
-    """From now on, a KeyboardInterrupt that nobody catches, or that nobody can, is no traceback."""
+    """While a command is imported: a KeyboardInterrupt that nobody catches, or that nobody can, is no traceback."""
     sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
+
+
+def end_in_order() -> None:
+    """From now on, a KeyboardInterrupt that cannot be raised (in a `__del__`) ends nothing: there is much to put away."""
+    if sys.unraisablehook is _unraisable:
+        sys.unraisablehook = sys.__unraisablehook__
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

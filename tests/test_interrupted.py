@@ -69,6 +69,48 @@ def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+RUN = """
+import sweep, sys
+from orchestrator import reconcile
+from storage.command import run_command
+from storage.interrupted import end_without_a_word
+
+class Press:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def act(*_):
+    try:
+        Press()
+        return 0
+    finally:
+        print("put away")
+
+end_without_a_word()
+reconcile.reconcile = act
+sys.exit({command})
+"""
+
+
+@pytest.mark.parametrize("command", ["run_command(act)", "sweep.main(['+grid=quickstart'])"])
+def test_ctrl_c_where_nothing_can_be_raised_skips_nothing_that_must_be_put_away(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(command=command)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "put away\n")
+
+
+def test_a_command_leaves_the_hook_of_another_alone() -> None:
+    before = sys.unraisablehook
+    assert run_command(lambda: 0) == 0
+    assert sys.unraisablehook is before
+
+
 def fail(error: Exception) -> int:
     raise error
 
