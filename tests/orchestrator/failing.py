@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +79,10 @@ class Run:
         self.note()
         return roots(engines_of(self.invocations))
 
+    def answering(self) -> list[psutil.Process]:
+        """Those that somebody speaks to: they are no longer starting, and have not ended."""
+        return [engine for engine in self.engines() if _is_spoken_to(engine)]
+
     def tries(self) -> list[tuple[str, str, str]]:
         """Of each recorded try: the cell, how it ended, why. Read again when there are others: `wait` asks all the time."""
         files = sorted((self.folder / "run" / "cells").glob("*.parquet"))
@@ -104,6 +109,12 @@ class Run:
 
     def assert_nothing_left(self) -> None:
         assert orphans_after(self.invocations, REAP_S) == []
+
+
+def _is_spoken_to(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any(found.status == psutil.CONN_ESTABLISHED for found in process.net_connections("tcp"))
+    return False
 
 
 def assert_true_end(code: int, said: str, n_unmeasured: int = 0, *, is_ray_sound: bool = True) -> None:

@@ -41,14 +41,12 @@ def cluster() -> Iterator[Pretended]:
 def test_an_engine_a_worker_and_a_node_that_die_in_mid_cell_cost_a_try_each_and_no_cell(
     cluster: Pretended, tmp_path: Path
 ) -> None:
-    run = on(
-        cluster, tmp_path, "axes.engine.args.kv_capacity_tokens=[70000,71000,72000]", "repeats=3", "limits.max_attempts=4"
-    )
+    deployments = "axes.engine.args.kv_capacity_tokens=[70000,71000,72000]"
+    run = on(cluster, tmp_path, "engine.tp=4", deployments, "repeats=3", "limits.max_attempts=4")  # one session a node
     driver = run.start()
     for number, what in enumerate(("engine", "worker", "node")):
-        run.wait(lambda: len(run.measured()) > number and run.engines())  # noqa: B023
-        time.sleep(0.3)
-        engine = run.engines()[-1]
+        run.wait(lambda: len(run.measured()) > number and run.answering())  # noqa: B023
+        engine = run.answering()[-1]
         if what == "node":
             cluster.lose_node(cluster.node_of(engine) or 0)
             cluster.add_node()
@@ -68,8 +66,8 @@ def test_the_embedded_engine_and_its_worker_die_in_mid_cell_and_no_cell_is_lost(
     run = Run(tmp_path, [*where, "repeats=6", "limits.max_attempts=3"], cluster.environment)
     driver = run.start()
     for number, what in enumerate(("engine", "worker")):
-        run.wait(lambda: len(run.measured()) > number and run.engines())  # noqa: B023
-        engine = run.engines()[0]  # the oldest: it is no longer starting
+        run.wait(lambda: len(run.measured()) > number and run.answering())  # noqa: B023
+        engine = run.answering()[0]
         assert kill(engine if what == "engine" else engine.parent())
         run.wait(lambda: len(run.lost()) > number or driver.poll() is not None)  # noqa: B023
     code, said = run.finish(driver)

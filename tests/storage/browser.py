@@ -76,7 +76,7 @@ def _command(address: str, profile: Path, width: int, is_dark: bool, is_timed: b
 def _in_frame(probe: Path, width: int) -> Path:
     frame = probe.with_name(f"{probe.stem}.frame.html")
     shown = "document.querySelector('iframe').contentDocument"
-    copy = f"document.documentElement.dataset.told = {shown}.documentElement.dataset.told"
+    copy = f"document.documentElement.dataset.told = {shown}?.documentElement?.dataset.told ?? ''"
     frame.write_text(
         f'<!doctype html><iframe src="{probe.as_uri()}" style="width:{width}px;height:1500px;border:0"></iframe>'
         f"<script>const waiting = setInterval(() => {{ {copy}; }}, 100);</script>",
