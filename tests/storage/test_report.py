@@ -318,6 +318,7 @@ def test_a_terminal_gets_the_table_and_the_worst_problems_and_a_pipe_the_page(
 ) -> None:
     folder = record(tmp_path, *results("none", 0, 20.0), *results("ngram", 3, 10.0, caches_reset=False))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("COLUMNS", "200")
 
     assert main([str(folder)]) == 0
 
