@@ -10,9 +10,10 @@ import pytest
 from recorded import DECISION, create_cell, create_request, create_row, create_session
 
 from storage.rows import ScoredRow, TelemetryRow
-from storage.tables import SCHEMAS, to_parquet
+from storage.tables import DECISIONS, SCHEMAS, to_parquet
 from storage.views import views_sql
 
+KINDS = {**SCHEMAS, "decisions": DECISIONS}
 CELL = create_row(create_cell())
 ROWS = {
     "sessions": create_session(CELL),
@@ -31,10 +32,10 @@ def test_no_two_views_name_their_windows_alike() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-@pytest.mark.parametrize("kind", SCHEMAS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_whole_number_is_written_in_an_encoding_that_only_newer_ones_read(kind: str) -> None:
-    group = pq.read_metadata(pa.BufferReader(to_parquet([ROWS[kind]], SCHEMAS[kind]))).row_group(0)
+    group = pq.read_metadata(pa.BufferReader(to_parquet([ROWS[kind]], KINDS[kind]))).row_group(0)
 
     columns = [group.column(n) for n in range(group.num_columns)]
-    assert len(columns) >= len(SCHEMAS[kind])
+    assert len(columns) >= len(KINDS[kind])
     assert not [column.path_in_schema for column in columns if "BYTE_STREAM_SPLIT" in column.encodings]
