@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from jobs.control import SessionControl, SessionProgress
 from jobs.errors import BadInput
-from jobs.provenance import PROJECT_ROOT
+from jobs.provenance import local_path
 from jobs.session import Event, SessionSite, run_session
 from jobs.spec import SessionSpec
 from orchestrator.ledger import Seat, Seats
@@ -146,7 +145,7 @@ def environment_of(given: Mapping[str, Any]) -> RuntimeEnv | None:
     """
     try:
         return _made_once(_key_of(given)) if given else None
-    except (TypeError, ValueError, OSError, RuntimeError) as refusal:  # the last: a home folder of nobody
+    except (TypeError, ValueError, OSError) as refusal:
         why = " ".join(str(refusal).split())
         raise BadInput(f"`engine.runtime_env` must be what Ray takes: got {dict(given)!r}. Ray says: {why}") from refusal
 
@@ -159,7 +158,7 @@ def _made_once(key: str) -> RuntimeEnv:
 def _found(name: str, value: Any) -> Any:
     """A file that Ray reads is found as all others are: from the project's root, or from a home folder."""
     is_file = isinstance(value, str) and (name in ("uv", "pip") or value.endswith((".yml", ".yaml")))
-    return str(PROJECT_ROOT / Path(value).expanduser()) if is_file else value
+    return str(local_path(value)) if is_file else value
 
 
 def _key_of(given: Mapping[str, Any]) -> str:

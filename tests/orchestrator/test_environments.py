@@ -9,9 +9,9 @@ import pytest
 import ray
 from grids import cell
 
+from jobs import provenance
 from jobs.errors import BadInput
 from jobs.spec import SessionSpec
-from orchestrator.schedule import workers
 from orchestrator.schedule.ranks import MOST_CHARACTERS, first_line
 from orchestrator.schedule.workers import environment_of, refuse_environments
 
@@ -57,7 +57,7 @@ def test_the_content_of_a_file_of_requirements_goes_to_the_worker_as_it_was_at_t
 def test_a_file_is_found_from_the_projects_root_or_a_home_folder(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "PROJECT_ROOT", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "some"))
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "wheels.in").write_text("c\n")
@@ -71,7 +71,7 @@ def test_a_file_is_found_from_the_projects_root_or_a_home_folder(
         pytest.param({"uv": "no_such_file.txt"}, r"Ray says: /.*/no_such_file\.txt is not a valid file", id="nor uv's"),
         pytest.param({"conda": "no_such_file.yml"}, r"Can't find conda YAML file /.*/no_such_file\.yml", id="nor conda's"),
         pytest.param({"uv": "x" * 5000}, "File name too long|is not a valid file", id="no name of a file"),
-        pytest.param({"pip": "~no_such_user/x"}, "home directory", id="nobody's home"),
+        pytest.param({"pip": "~no_such_user/x"}, r"~no_such_user/x is not a valid file", id="nobody's home"),
         pytest.param({"conda": "/no/such/place"}, "Can't find conda env directory", id="no folder"),
         pytest.param({"uv": {"packages": ["a"], "uv_check": 3}}, "must be of type bool", id="a type"),
     ],
