@@ -23,8 +23,8 @@ from storage.serve.shelf import Shelf
 
 PATIENCE_S = 200.0  # on a machine that is busy with other tests
 FRAME = """<!doctype html><iframe src="{}" style="width:{}px;height:1500px;border:0"></iframe><script>
-const shown = document.querySelector("iframe");
-setInterval(() => {{ document.documentElement.dataset.told = shown.contentDocument?.documentElement?.dataset.told ?? ""; }}, 100);
+const here = document.documentElement.dataset, shown = document.querySelector("iframe");
+setInterval(() => {{ here.told = shown.contentDocument?.documentElement?.dataset.told ?? ""; }}, 100);
 </script>"""  # no window is narrower than 500
 
 
