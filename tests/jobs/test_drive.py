@@ -316,11 +316,11 @@ def test_chunks_that_share_a_read_are_counted() -> None:
 def test_a_cell_that_takes_too_long_is_given_up() -> None:
     started = time.monotonic()
 
-    measured = run(say_nothing, talks(2), concurrency=1, cell_timeout_s=0.6)
+    measured = run(say_nothing, talks(2), concurrency=1, cell_timeout_s=3, request_timeout_s=60)
 
-    assert "`load.cell_timeout_s`: got 0 of 2 conversations after 0.6 s" in measured.timed_out
+    assert "`load.cell_timeout_s`: got 0 of 2 conversations after 3 s" in measured.timed_out
     assert [row.error for row in measured.requests] == ["the cell's time was up"]  # the second was never sent
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_leaving_ends_the_cell_wherever_it_is() -> None:
         assert next(iter(cell)) == ()
     with pytest.raises(CellFailed, match="the cell was abandoned before its end"):
         cell.measured()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("driving")]
 
 

@@ -116,7 +116,7 @@ def test_a_stop_ends_the_wait(nvml: FakeNvml, process: Callable[..., int]) -> No
 def test_without_a_driver_there_is_nothing_to_wait_for(nvml: FakeNvml) -> None:
     nvml.devices.clear()
     assert open_gpus(("0",)) == []
-    assert waited_s(60) < 5
+    assert waited_s(60) < 30
 
 
 def launched(name: str, site: Site, device: str) -> dict[str, str]:

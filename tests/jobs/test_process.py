@@ -116,7 +116,7 @@ def test_an_engine_that_ignores_term_is_killed(place: Place) -> None:
     assert wait_for(lambda: "deaf" in process.log_tail())
     started = time.monotonic()
     assert process.stop(grace_s=0.5)
-    assert 0.5 <= time.monotonic() - started < 5
+    assert 0.5 <= time.monotonic() - started < 30
     assert not process.is_alive()
 
 

@@ -125,7 +125,7 @@ def test_a_second_stop_does_not_wait_for_a_session_that_cannot_hear(
     began = time.monotonic()
     with scheduler:
         assert list(scheduler.run([])) == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     assert killed == ["the actor"]
 
 
