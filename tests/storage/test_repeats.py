@@ -47,8 +47,8 @@ MIXED = ((20.0, True), (40.0, False), (25.0, True))
             id="its speed-up: the mean of 100 and 80 tokens/s over 50",
         ),
         pytest.param(
-            "SELECT ratio, al_break_even, step_growth FROM causes",
-            (1.8, 1.125, 1.0),
+            "SELECT ratio, al_break_even FROM causes",
+            (1.8, 1.125),
             id="its step: the mean of 20 and 25 over 20 ms",
         ),
         pytest.param("SELECT n_repeats, user_tps_max FROM frontier WHERE method = 'ngram'", (2, 100.0), id="the frontier"),
