@@ -29,7 +29,7 @@ Traceback (most recent call last):
                           ^^^^^^^^^^^^^^^^^^^^^^^
 """
 PIP = """ray.utils.SubprocessCalledProcessError: Run cmd[9] failed with the following details.
-Command '['/tmp/python', '-m', 'pip', 'install', '-r', '/tmp/requirements.txt']' returned non-zero exit status 1.
+Command '['/envs/python', '-m', 'pip', 'install', '-r', '/envs/requirements.txt']' returned non-zero exit status 1.
 Last 50 lines of stdout:
     Looking in links: /wheels
     ERROR: No matching distribution found for no_such_package
